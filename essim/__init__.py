@@ -1,0 +1,1 @@
+"""Simulate sparse KV selection in decoding: earlier routing, elsewhere, on real hardware."""

@@ -1,0 +1,166 @@
+"""HardwareProfile: devices, links and measured tables, each number with its source and date."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from essim.tables import Table, read_table
+from essim.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+from essim.yamlfile import Strict, nearest_hint, read_yaml, validate
+
+T = TypeVar("T")
+DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
+
+
+class Sourced(Strict, Generic[T]):
+    """A number, where it comes from and when.
+
+    `source` is `measured` on this machine, `published` by its maker or a paper, or `assumed`.
+    """
+
+    value: T
+    source: Literal["measured", "published", "assumed"]
+    reference: str
+    date: Annotated[str, Field(pattern=DATE)]
+
+
+class Gpu(Strict):
+    """A GPU's peaks as seen by one process."""
+
+    name: str
+    memory_bytes: Sourced[Bytes]
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    bf16_flops_per_s: Sourced[FlopsPerSecond]
+    launch_s: Sourced[Seconds]
+
+
+class Cpu(Strict):
+    """The host's peaks as seen by one process."""
+
+    name: str
+    cores: Sourced[Annotated[int, Field(ge=1)]]
+    memory_bytes: Sourced[Bytes]
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    fp32_flops_per_s: Sourced[FlopsPerSecond]
+
+
+class Link(Strict):
+    """One direction between host and GPU: bytes over bandwidth, plus the latency of a flag."""
+
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    flag_latency_s: Sourced[Seconds]
+
+
+class TableSpec(Strict):
+    """How to read one table file, and for which settings its times hold.
+
+    `holds_for` maps a setting to the values the table was measured with: a point with another
+    value is not in the table.
+    """
+
+    keys: list[str] = Field(default_factory=list)
+    axes: Annotated[list[str], Field(min_length=1)]
+    holds_for: dict[str, list[int | str]] = Field(default_factory=dict)
+    source: Literal["measured", "published"]
+    reference: str
+    date: Annotated[str, Field(pattern=DATE)]
+    note: str = ""
+
+
+class ProfileSpec(Strict):
+    """A hardware profile's YAML."""
+
+    name: str
+    provisional: bool = False
+    description: str
+    gpu: Gpu
+    cpu: Cpu
+    d2h: Link
+    h2d: Link
+    constants: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
+    tables: dict[str, TableSpec] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """A validated profile with its tables loaded.
+
+    Attributes
+    ----------
+    file
+        The YAML; tables lie in the folder of the same name beside it.
+    """
+
+    file: Path
+    spec: ProfileSpec
+    tables: dict[str, Table]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the YAML and every table file, in name order."""
+        total = hashlib.sha256(self.file.read_bytes())
+        for name in sorted(self.tables):
+            total.update(name.encode())
+            total.update(table_file(self.file, name).read_bytes())
+        return total.hexdigest()
+
+
+def table_file(profile_file: Path, table: str) -> Path:
+    """Return where a profile's table lies."""
+    return profile_file.with_suffix("") / f"{table}.csv"
+
+
+def profile_folders() -> Iterator[Path]:
+    """Yield where profiles are looked up by name: the working folder's, then the shipped ones."""
+    yield Path("hardware_profiles")
+    yield shipped("hardware_profiles")
+
+
+def shipped(folder: str) -> Path:
+    """Return a data folder of this project: beside the package in a checkout, else inside it."""
+    package = Path(__file__).parent
+    beside = package.parent / folder
+    return beside if (package.parent / "pyproject.toml").exists() else package / "data" / folder
+
+
+def find_profile(name: str, folder: Path) -> Path:
+    """Return the YAML of a profile given by name or by path (relative to `folder`).
+
+    Raises
+    ------
+    ValueError
+        If it is nowhere.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return folder / name
+    for place in profile_folders():
+        if (place / f"{name}.yaml").exists():
+            return place / f"{name}.yaml"
+    known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
+    raise ValueError(f"no hardware profile {name!r}; {nearest_hint(name, known)}")
+
+
+def load_profile(file: Path) -> HardwareProfile:
+    """Read a profile and all its tables.
+
+    Raises
+    ------
+    InputError
+        With file, line and key of what is wrong in the YAML or in a table.
+    """
+    document = read_yaml(file)
+    spec = validate(ProfileSpec, document.data, document)
+    tables = {}
+    for name, table in spec.tables.items():
+        path = table_file(file, name)
+        if not path.exists():
+            raise document.error(f"the table file {path} does not exist", at=("tables", name))
+        tables[name] = read_table(path, name, table.keys, table.axes)
+    return HardwareProfile(file, spec, tables)

@@ -1,0 +1,72 @@
+"""What ``essim list`` prints: names and one line about each."""
+
+from __future__ import annotations
+
+import inspect
+
+from essim import hardware as _hardware
+from essim import model, routing
+from essim import selectors as _selectors
+from essim.errors import EssimError
+
+Entries = list[dict[str, str]]
+
+
+def models() -> Entries:
+    """Return the model presets."""
+    return [
+        {
+            "name": name,
+            "about": f"{m.layers} layers, hidden {m.hidden}, {m.heads} heads / {m.kv_heads} KV "
+            f"x {m.head_dim}, {m.weight_bytes() / 1e9:.1f} GB of weights, "
+            f"{m.kv_bytes_per_token()} KV bytes a token",
+        }
+        for name, m in model.PRESETS.items()
+    ]
+
+
+def hardware() -> Entries:
+    """Return the hardware profiles found; one that cannot be read says why."""
+    entries: dict[str, str] = {}
+    for folder in _hardware.profile_folders():
+        for file in sorted(folder.glob("*.yaml")):
+            if file.stem in entries:
+                continue
+            try:
+                spec = _hardware.load_profile(file).spec
+            except EssimError as error:
+                entries[file.stem] = f"cannot be read: {error}"
+                continue
+            state = "provisional; " if spec.provisional else ""
+            tables = " ".join(spec.tables)
+            entries[file.stem] = f"{state}{spec.gpu.name} + {spec.cpu.name}; tables: {tables}"
+    return [{"name": name, "about": about} for name, about in entries.items()]
+
+
+def selectors() -> Entries:
+    """Return the KV selectors."""
+    return [
+        {"name": name, "about": (inspect.getdoc(selector) or "").splitlines()[0]}
+        for name, selector in _selectors.SELECTORS.items()
+    ]
+
+
+def routings() -> Entries:
+    """Return the routing presets."""
+    return [
+        {"name": name, "about": ", ".join(f"{k}: {v}" for k, v in fields.items())}
+        for name, fields in routing.PRESETS.items()
+    ]
+
+
+def scenarios() -> Entries:
+    """Return the shipped scenarios with the comment at their top."""
+    entries = []
+    for file in sorted(_hardware.shipped("scenarios").glob("*.yaml")):
+        comments = []
+        for line in file.read_text().splitlines():
+            if not line.startswith("#"):
+                break
+            comments.append(line.lstrip("# "))
+        entries.append({"name": file.stem, "about": " ".join(comments)})
+    return entries

@@ -1,0 +1,224 @@
+"""Result rows: what each column is, and CSV or Parquet with a manifest beside it."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from essim.errors import AbsentError, InputError
+
+if TYPE_CHECKING:
+    from essim.hardware import HardwareProfile
+    from essim.memory import Memory
+    from essim.scenario import Scenario
+
+Row = dict[str, str | int | float | None]
+
+# Column -> unit ("" for text and plain counts), in output order.
+COLUMNS: dict[str, str] = {
+    "name": "",
+    "model": "",
+    "hardware": "",
+    "selector": "",
+    "routing": "",
+    "where": "",
+    "anchor": "",
+    "kernel": "",
+    "projection_rank": "",
+    "channels": "",
+    "cpu_threads": "",
+    "prompt_budget": "tokens",
+    "page_tokens": "tokens",
+    "top_pages": "",
+    "kv_block_tokens": "tokens",
+    "batch": "",
+    "input_tokens": "tokens",
+    "output_tokens": "tokens",
+    "attended_tokens": "tokens",
+    "status": "",
+    "reason": "",
+    "decode_tokens_per_s": "tokens/s",
+    "output_tokens_per_s": "tokens/s",
+    "prefill_s": "s",
+    "decode_s": "s",
+    "step_s": "s",
+    "tpot_s": "s",
+    "exposed_routing_s": "s",
+    "gpu_busy_frac": "1",
+    "cpu_busy_frac": "1",
+    "kv_bytes": "bytes",
+    "kv_peak_bytes": "bytes",
+    "summary_gpu_bytes": "bytes",
+    "summary_cpu_bytes": "bytes",
+    "max_batch": "",
+    "decode_gain_frac": "1",
+    "output_gain_frac": "1",
+    "gain_ceiling_frac": "1",
+    "measured_frac": "1",
+    "price_sources": "",
+    "prefill_sources": "",
+    "engine": "",
+    "seed": "",
+}
+
+
+def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
+    """Return a row with a point's fields and bytes, and no times yet."""
+    import numpy as np
+
+    selector, load, routing = point.resolved_selector(), point.workload, point.routing
+    final = selector.kept_prompt_tokens(load.input_tokens) + load.output_tokens - 1
+    row: Row = dict.fromkeys(COLUMNS)
+    settings = selector.model_dump()
+    row |= {key: settings[key] for key in COLUMNS if key in settings}
+    row |= {
+        "name": point.name,
+        "model": point.model.name,
+        "hardware": point.hardware,
+        "selector": selector.kind,
+        "routing": routing.name if selector.query_conditioned else "none",
+        "batch": load.batch,
+        "input_tokens": load.input_tokens,
+        "output_tokens": load.output_tokens,
+        "attended_tokens": int(selector.attended_tokens(np.array([final]))[0]),
+        "status": "ok",
+        "reason": "",
+        "kv_bytes": need.kv_bytes,
+        "kv_peak_bytes": need.kv_peak_bytes,
+        "summary_gpu_bytes": need.summary_gpu_bytes,
+        "summary_cpu_bytes": need.summary_cpu_bytes,
+        "max_batch": max_batch,
+    }
+    if selector.query_conditioned:
+        on_cpu = routing.where == "cpu"
+        row |= {
+            "where": routing.where,
+            "anchor": routing.anchor,
+            "kernel": None if on_cpu else routing.kernel,
+            "projection_rank": routing.projection_rank if routing.early else None,
+            "channels": selector.channels or routing.channels or point.model.head_dim,
+            "cpu_threads": routing.cpu_threads if on_cpu else None,
+        }
+    return row
+
+
+def write_results(rows: Sequence[Row], file: Path, manifest: Mapping[str, Any]) -> None:
+    """Write rows as CSV or Parquet, by the file's ending, and ``FILE.manifest.json``.
+
+    Neither holds a time stamp: the same input gives the same bytes.
+
+    Raises
+    ------
+    InputError
+        If the ending is neither ``.csv`` nor ``.parquet``, or the place cannot be written.
+    """
+    check_ending(file)
+    write_bytes(file, _csv_bytes(rows) if file.suffix == ".csv" else _parquet_bytes(rows))
+    text = json.dumps({"rows": len(rows), "columns": COLUMNS, **manifest}, indent=2) + "\n"
+    write_bytes(Path(f"{file}.manifest.json"), text.encode())
+
+
+def check_ending(file: Path) -> None:
+    """Raise `InputError` unless `file` ends in ``.csv`` or ``.parquet``."""
+    if file.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{file} ends in neither .csv nor .parquet", key="--out")
+
+
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all, making its folder."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(file)
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", file=file) from None
+
+
+def finite(value: object) -> object:
+    """Return `value`, or None where it is a float that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _csv_bytes(rows: Sequence[Row]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: finite(row.get(key)) for key in COLUMNS})
+    return text.getvalue().encode()
+
+
+def _parquet_bytes(rows: Sequence[Row]) -> bytes:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise AbsentError("Parquet needs pyarrow", "pip install 'essim[parquet]'") from None
+    fields = []
+    for name, unit in COLUMNS.items():
+        values = [row.get(name) for row in rows]
+        kind = pa.string()
+        if any(isinstance(v, float) for v in values):
+            kind = pa.float64()
+        elif any(isinstance(v, int) for v in values):
+            kind = pa.int64()
+        fields.append(pa.field(name, kind, metadata={"unit": unit} if unit else None))
+    table = pa.Table.from_pylist(
+        [{key: finite(row.get(key)) for key in COLUMNS} for row in rows], schema=pa.schema(fields)
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def manifest(
+    scenario_file: Path, overrides: Sequence[str], profiles: Sequence[HardwareProfile]
+) -> dict[str, Any]:
+    """Return what a result came from: versions, commit, digests of scenario and profiles."""
+    return {
+        "essim": version("essim"),
+        "commit": _commit(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "libraries": {name: version(name) for name in ("numpy", "pydantic", "simpy")},
+        "scenario": {
+            "file": scenario_file.name,
+            "sha256": hashlib.sha256(scenario_file.read_bytes()).hexdigest(),
+            "set": list(overrides),
+        },
+        "profiles": {
+            profile.spec.name: {
+                "provisional": profile.spec.provisional,
+                "sha256": profile.digest,
+            }
+            for profile in profiles
+        },
+    }
+
+
+def _commit() -> str | None:
+    """Return the git commit of a checkout, None where essim is installed without one."""
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

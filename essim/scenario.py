@@ -1,0 +1,193 @@
+"""Scenario: what is asked, from a strict YAML file, ``--set`` overrides and a sweep grid."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from essim.errors import InputError
+from essim.model import Count, ModelShape, expand_model
+from essim.routing import PRESETS, Routing, expand_preset
+from essim.selectors import AnySelector, Selector
+from essim.yamlfile import (
+    Document,
+    Path_,
+    Strict,
+    key_paths,
+    nearest_hint,
+    parse_scalar,
+    read_yaml,
+    validate,
+)
+
+
+class Workload(Strict):
+    """One batch of equal requests, prefilled one sequence at a time and decoded together."""
+
+    batch: Count
+    input_tokens: Count
+    output_tokens: Count
+
+
+class Compare(Strict):
+    """What gains are counted against: the same point with another routing."""
+
+    baseline: str = "gpu-target"
+
+    @model_validator(mode="after")
+    def _known(self) -> Compare:
+        expand_preset(self.baseline)
+        return self
+
+
+class MemorySettings(Strict):
+    """What is held back of a memory: CUDA context, workspaces, graphs, fragmentation."""
+
+    reserve_frac: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+
+class Scenario(Strict):
+    """One question: a model on a machine with a selector, a routing and a workload."""
+
+    name: Annotated[str, Field(min_length=1)]
+    model: ModelShape
+    hardware: str
+    selector: AnySelector
+    routing: Routing
+    workload: Workload
+    memory: MemorySettings = MemorySettings()
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    compare: Compare = Compare()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Scenario:
+        self.resolved_selector()
+        self.routing.anchors(self.model.layers)
+        return self
+
+    def resolved_selector(self) -> Selector:
+        """Return the selector with its workload-dependent settings worked out."""
+        load = self.workload
+        return self.selector.resolve(load.input_tokens, load.output_tokens, self.model.head_dim)
+
+    def with_routing(self, preset: str) -> Scenario:
+        """Return this point with another routing; settings the preset leaves open stay."""
+        fields = self.routing.model_dump() | {"mix": None} | expand_preset(preset)
+        return self.model_copy(update={"routing": Routing(**fields)})
+
+
+def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, list[Scenario]]:
+    """Read a scenario and return (its base point, every point of its sweep).
+
+    Parameters
+    ----------
+    overrides
+        ``key=value`` texts of ``--set``; a swept key that is set is no longer swept.
+
+    Raises
+    ------
+    InputError
+        With file, line and key of what is wrong.
+    """
+    document = read_yaml(file)
+    data = copy.deepcopy(document.data)
+    folder = file.parent
+    _expand(data, document, folder)
+    set_paths = [_apply_override(text, data, folder) for text in overrides]
+    document = replace(document, overrides=frozenset(set_paths))
+    sweep = data.get("sweep")
+    if isinstance(sweep, dict):
+        for path in set_paths:
+            sweep.pop(".".join(map(str, path)), None)
+    base = validate(Scenario, data, document)
+    return base, _grid(base, data, document, folder)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a scenario file, for editors."""
+    result = Scenario.model_json_schema()
+    properties = result["properties"]
+    text = {"type": "string", "description": "a preset, or the path of a config.json"}
+    properties["model"] = {"anyOf": [text, properties["model"]]}
+    properties["routing"] = {"anyOf": [{"enum": list(PRESETS)}, properties["routing"]]}
+    return result
+
+
+def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:
+    """Replace presets by the mappings they stand for, in place."""
+    for key, expand in (
+        ("model", lambda value: expand_model(value, folder)),
+        ("routing", lambda value: expand_preset(value) if isinstance(value, str) else value),
+    ):
+        if key in data:
+            try:
+                data[key] = expand(data[key])
+            except ValueError as error:
+                raise document.value_error(error, at=(key,)) from None
+
+
+def _apply_override(text: str, data: dict[str, Any], folder: Path) -> Path_:
+    """Set one ``key=value`` in `data` and return its path."""
+    key, equals, value_text = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise InputError(f"{text!r} is not KEY=VALUE", "Such as workload.batch=4", file="--set")
+    value = parse_scalar(value_text)
+    path: Path_ = tuple(key.split("."))
+    if path[0] == "sweep" and len(path) > 1:
+        path = ("sweep", ".".join(map(str, path[1:])))
+    place = Document(Path("--set"), data, {}, frozenset([path]))
+    try:
+        _put(data, path, value, folder)
+    except ValueError as error:
+        raise place.value_error(error, at=path) from None
+    return path
+
+
+def _put(data: dict[str, Any], path: Path_, value: Any, folder: Path) -> None:
+    """Put `value` at `path`; a routing preset keeps the settings it leaves open."""
+    *parents, last = path
+    node: Any = data
+    for part in parents:
+        if not isinstance(node, dict) or not isinstance(node.get(str(part), {}), dict):
+            raise ValueError(f"{part!r} has no keys below it")
+        node = node.setdefault(str(part), {})
+    if path == ("routing",) and isinstance(value, str):
+        kept = node.get("routing")
+        open_settings = (
+            {k: v for k, v in kept.items() if k != "mix"} if isinstance(kept, dict) else {}
+        )
+        value = open_settings | expand_preset(value)
+    elif path == ("model",):
+        value = expand_model(value, folder)
+    node[str(last)] = value
+
+
+def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path) -> list[Scenario]:
+    """Return every point of the full grid, in file order, the last key fastest."""
+    known = [path for path in key_paths(Scenario) if path.split(".")[0] not in ("sweep", "name")]
+    for key in base.sweep:
+        if key not in known:
+            raise document.error(
+                "unknown key", nearest_hint(key.split(".")[-1], known), at=("sweep", key)
+            )
+    points = []
+    for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):
+        point = copy.deepcopy(data) | {"sweep": {}}
+        lines = dict(document.lines)
+        for (key, values), index in zip(base.sweep.items(), indices, strict=True):
+            path: Path_ = tuple(key.split("."))
+            at = ("sweep", key, index)
+            lines[path] = document.place(at)[1] or 0
+            try:
+                _put(point, path, copy.deepcopy(values[index]), folder)
+            except ValueError as error:
+                raise document.value_error(error, at=at) from None
+        points.append(validate(Scenario, point, replace(document, lines=lines)))
+    return points

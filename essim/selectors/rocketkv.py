@@ -1,0 +1,153 @@
+"""RocketKV: evict the prompt once, then choose pages by min/max key summaries every step."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PrivateAttr, model_validator
+
+from essim.model import Count, ModelShape, dtype_bytes
+from essim.selectors.base import RouteWork, Selector, Tokens, Values
+
+# Stage 1 always keeps the last prompt tokens, whose attention scores the others.
+OBSERVATION_WINDOW_TOKENS = 32
+
+
+class RocketKV(Selector):
+    """RocketKV's two stages, with pages as deployed or by the token-budget policy.
+
+    Give either `budget_tokens` (the policy derives the rest from the workload) or `prompt_budget`,
+    `page_tokens` and `top_pages`. Layer 0 attends to its whole (compacted) cache. The most recent
+    page is always attended and never routed.
+    """
+
+    query_conditioned: ClassVar[bool] = True
+
+    kind: Literal["rocketkv"] = "rocketkv"
+    budget_tokens: Count | None = None
+    prompt_budget: Annotated[int, Field(ge=OBSERVATION_WINDOW_TOKENS)] | None = None
+    page_tokens: Count | None = None
+    top_pages: Count | None = None
+    kv_block_tokens: Count | None = None
+    summary_dtype: str = "fp8"
+    _policy_channels: int | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RocketKV:
+        pages = (self.prompt_budget, self.page_tokens, self.top_pages)
+        if self.budget_tokens is None and None in pages:
+            raise ValueError("give budget_tokens, or prompt_budget, page_tokens and top_pages")
+        if self.budget_tokens is not None and pages != (None, None, None):
+            raise ValueError(
+                "budget_tokens derives prompt_budget, page_tokens and top_pages; give one way"
+            )
+        if self.page_tokens and self.kv_block_tokens and self.kv_block_tokens % self.page_tokens:
+            raise ValueError(
+                f"kv_block_tokens ({self.kv_block_tokens}) must be a multiple of "
+                f"page_tokens ({self.page_tokens})"
+            )
+        dtype_bytes(self.summary_dtype)
+        return self
+
+    def resolve(self, input_tokens: int, output_tokens: int, head_dim: int) -> RocketKV:
+        """Return page settings; with `budget_tokens`, those of the published policy.
+
+        With compression c = input/B: rho = min(0.2 + 0.06 log2 c, 0.8), capacity M = input/c^rho
+        (prompt and new tokens together), c2 = M/B, page = min(floor c2, ceil sqrt c2),
+        channels = D page/c2, and B/2 attended tokens (RocketKV's reference policy).
+        """
+        if self.budget_tokens is None:
+            return self
+        budget = self.budget_tokens
+        compression = max(1.0, input_tokens / budget)
+        rho = min(0.2 + 0.06 * math.log2(compression), 0.8)
+        capacity_tokens = input_tokens / compression**rho
+        c2 = capacity_tokens / budget
+        page = max(1, min(math.floor(c2), math.ceil(math.sqrt(c2))))
+        prompt_budget = math.floor(capacity_tokens) - output_tokens
+        if prompt_budget < OBSERVATION_WINDOW_TOKENS:
+            raise ValueError(
+                f"budget_tokens {budget} with {input_tokens} input and {output_tokens} output "
+                f"tokens leaves a prompt budget of {prompt_budget} tokens; raise budget_tokens or "
+                "shorten the output"
+            )
+        resolved = RocketKV(
+            prompt_budget=prompt_budget,
+            page_tokens=page,
+            top_pages=max(1, budget // 2 // page),
+            kv_block_tokens=self.kv_block_tokens or page,
+            summary_dtype=self.summary_dtype,
+        )
+        resolved._policy_channels = min(head_dim, max(1, round(head_dim * page / c2)))
+        return resolved
+
+    @property
+    def channels(self) -> int | None:
+        """Scoring channels of the policy; None where the routing sets them."""
+        return self._policy_channels
+
+    def _pages(self) -> tuple[int, int, int]:
+        """Return (page_tokens, top_pages, kv_block_tokens), which `resolve` has settled."""
+        if self.page_tokens is None or self.top_pages is None:
+            raise ValueError("call resolve() first: the page settings depend on the workload")
+        return self.page_tokens, self.top_pages, self.kv_block_tokens or self.page_tokens
+
+    def kept_prompt_tokens(self, input_tokens: int) -> int:
+        """Return min(input, prompt_budget): only the prompt is evicted."""
+        self._pages()
+        return min(input_tokens, self.prompt_budget or input_tokens)
+
+    def dense_layers(self) -> int:
+        """Return 1: layer 0 has no earlier layer to take an anchor from."""
+        return 1
+
+    def selected_tokens(self, context: Tokens) -> Tokens:
+        """Return min(S, k p)."""
+        page, top, _ = self._pages()
+        return np.minimum(context, top * page)
+
+    def attended_tokens(self, context: Tokens) -> Tokens:
+        """Return min(S, k p + ((S-1) mod p) + 1): the routed pages and the tail page."""
+        page, top, _ = self._pages()
+        return np.minimum(context, top * page + (context - 1) % page + 1)
+
+    def read_tokens(self, context: Tokens) -> Values:
+        """Return expected tokens read when the k pages lie scattered over the KV blocks.
+
+        Every touched block is read whole. A block of q pages stays untouched with probability
+        C(N-q, k)/C(N, k) for k of N pages chosen at random: the worst case for blocks larger than
+        a page, since real selections cluster.
+        """
+        page, top, block = self._pages()
+        tail = (context - 1) % page + 1
+        pages = np.maximum((context - tail) // page, 1).astype(np.float64)
+        chosen = np.minimum(top, pages)
+        untouched = np.ones_like(pages)
+        for i in range(block // page):
+            untouched *= np.clip((pages - chosen - i) / np.maximum(pages - i, 1.0), 0.0, 1.0)
+        touched_tokens = pages * page * (1.0 - untouched)
+        read: Values = np.minimum(np.asarray(context, dtype=np.float64), touched_tokens + tail)
+        return read
+
+    def summary_bytes_per_token_layer(self, model: ModelShape) -> float:
+        """Return 2 G D e / p: element-wise min and max of each page's keys."""
+        page, _, _ = self._pages()
+        return 2 * model.kv_width * dtype_bytes(self.summary_dtype) / page
+
+    def route_work(self, model: ModelShape, context: Tokens, channels: int) -> RouteWork:
+        """Return H (S/p) r multiply-adds over one summary value a page, channel and KV head."""
+        page, _, _ = self._pages()
+        pages = np.ceil(context / page)
+        read_bytes = model.kv_heads * pages * channels * dtype_bytes(self.summary_dtype)
+        return RouteWork(read_bytes=read_bytes, flops=2.0 * model.heads * pages * channels)
+
+    def index_bytes(self, model: ModelShape) -> int:
+        """Return G k indices of 4 bytes."""
+        return model.kv_heads * self._pages()[1] * 4
+
+    def table_conditions(self) -> dict[str, int]:
+        """Return page, pages and block: what the measured kernels were compiled or run with."""
+        page, top, block = self._pages()
+        return {"page_tokens": page, "top_pages": top, "kv_block_tokens": block}

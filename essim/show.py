@@ -1,0 +1,117 @@
+"""Tables in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from essim.results import Row
+from essim.units import format_bytes, format_seconds
+
+# A longer table is cut to the shortest and longest output length, then to this many rows.
+_MOST_ROWS = 60
+
+_POINT = ("model", "hardware", "selector", "routing", "input_tokens", "batch", "output_tokens")
+_GAINS = ("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac")
+_RESULTS = (
+    *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "step_s"),
+    *("exposed_routing_s", "cpu_busy_frac", "output_gain_frac"),
+)
+_HEADINGS = {
+    "decode_tokens_per_s": "tokens/s",
+    "decode_gain_frac": "gain",
+    "output_gain_frac": "end to end",
+    "gain_ceiling_frac": "ceiling",
+    "step_s": "step",
+    "exposed_routing_s": "exposed",
+    "cpu_busy_frac": "CPU busy",
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "max_batch": "max batch",
+}
+PROVISIONAL = "The hardware profile is provisional: first numbers, not a calibration."
+
+
+# Piped output has no width of its own.
+_PIPE_WIDTH = 120
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+
+def text(key: str, value: object) -> str:
+    """Return a result cell as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        if key in _GAINS:
+            return f"{value:+.1%}"
+        if key.endswith("_frac"):
+            return f"{value:.1%}"
+        if key.endswith("_s") and not key.endswith("_per_s"):
+            return format_seconds(value)
+        return f"{value:,.1f}"
+    if isinstance(value, int) and key.endswith("_bytes"):
+        return format_bytes(value)
+    return str(value)
+
+
+def run(row: Row, parts: Sequence[Row], provisional: bool) -> None:
+    """Print one point: its numbers, and where a mean decode step goes."""
+    console = _console()
+    table = Table(box=SIMPLE_HEAD, show_header=False, title=str(row["name"]), title_justify="left")
+    for key, value in row.items():
+        if value not in (None, "") and key != "name":
+            table.add_row(key, text(key, value))
+    console.print(table)
+    if parts:
+        table = Table(box=SIMPLE_HEAD, title="a mean decode step on the main stream", title_justify="left")
+        table.add_column("part")
+        for heading in ("time", "share", "source"):
+            table.add_column(heading, justify="right")
+        for part in parts:
+            table.add_row(
+                str(part["part"]),
+                format_seconds(float(part["time_s"] or 0)),
+                f"{part['share_frac']:.1%}",
+                str(part["source"]),
+            )
+        console.print(table)
+    if provisional:
+        print(PROVISIONAL)
+
+
+def sweep(rows: Sequence[Row], provisional: bool) -> None:
+    """Print the grid: what differs, then throughput, gains and exposure."""
+    shown = list(rows)
+    if len(shown) > 40:
+        outputs = sorted({int(row["output_tokens"] or 0) for row in shown})
+        shown = [row for row in shown if row["output_tokens"] in (outputs[0], outputs[-1])]
+    axes = [key for key in _POINT if len({row[key] for row in rows}) > 1] or ["routing"]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for key in (*axes, *_RESULTS):
+        left = key in _POINT[:4]
+        table.add_column(_HEADINGS.get(key, key), justify="left" if left else "right", no_wrap=left)
+    for row in shown[:_MOST_ROWS]:
+        cells = [text(key, row[key]) for key in (*axes, *_RESULTS)]
+        if row["status"] != "ok":
+            cells[len(axes)] = str(row["reason"])
+        table.add_row(*cells)
+    _console().print(table)
+    if len(shown[:_MOST_ROWS]) < len(rows):
+        print(f"{len(shown[:_MOST_ROWS])} of {len(rows)} rows shown; --out writes all of them.")
+    if provisional:
+        print(PROVISIONAL)
+
+
+def entries(found: Sequence[dict[str, str]]) -> None:
+    """Print names with a line about each."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for entry in found:
+        table.add_row(entry["name"], entry["about"])
+    _console().print(table)

@@ -1,0 +1,211 @@
+"""A decode step, and a prefill, as a list of ops: which stream each runs on and what it waits for.
+
+Routing on or off the critical path is nothing but which op the router waits for. Ops know no
+seconds: an op's `kind` says what is priced, and the engines get durations beside the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from essim.model import ModelShape
+from essim.routing import Anchor, Routing
+from essim.selectors import Selector
+
+MAIN_STREAM = "gpu"
+STREAMS = ("gpu", "gpu_side", "cpu", "d2h", "h2d")
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op of a step.
+
+    Attributes
+    ----------
+    name
+        Unique in its list, such as ``route.7``.
+    kind
+        What is priced: the name of a row of the cost model.
+    stream
+        First in, first out in list order; None is a pure delay.
+    waits
+        Names of earlier ops of the list that must end before this one starts.
+    waits_previous
+        Names of ops (anywhere in the list) whose run in the previous step must have ended.
+    """
+
+    name: str
+    kind: str
+    stream: str | None
+    waits: tuple[str, ...] = ()
+    waits_previous: tuple[str, ...] = ()
+
+
+# Kinds whose time goes to zero in the "routing costs nothing" comparison.
+ROUTING_KINDS = frozenset(
+    {
+        "gpu_route_stepwise",
+        "gpu_route_fused",
+        "gpu_proxy",
+        "gpu_side_slowdown",
+        "cpu_route",
+        "cpu_update",
+        "proxy_down",
+        "publish",
+        "await",
+        "anchor_d2h",
+        "key_d2h",
+        "index_h2d",
+    }
+)
+
+
+@dataclass
+class _Builder:
+    """Collects ops; every op of the main stream follows the one before it."""
+
+    ops: list[Op] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        stream: str | None = MAIN_STREAM,
+        waits: Sequence[str] = (),
+        previous: Sequence[str] = (),
+    ) -> str:
+        self.ops.append(Op(name, kind, stream, tuple(waits), tuple(previous)))
+        return name
+
+
+def decode_step(model: ModelShape, selector: Selector, routing: Routing) -> tuple[Op, ...]:
+    """Return the ops of one decode step.
+
+    The order of one layer is: norm1, QKV, RoPE + KV append, [routing], gather + attention, o_proj,
+    residual + norm2, gate_up, SiLU*mul, down (EarlySelectKV, deployment section; TensorRT-LLM's
+    RocketKV backend for the place of GPU routing). The first `selector.dense_layers()` layers are
+    not routed.
+    """
+    build = _Builder()
+    anchors: list[Anchor | None] = [None] * (model.layers + 1)
+    if selector.query_conditioned:
+        first = selector.dense_layers()
+        anchors[first:-1] = [None, *routing.anchors(model.layers)][first:]
+    build.add("embed", "embed")
+    for layer in range(model.layers):
+        _layer(build, layer, anchors[layer], anchors[layer + 1], routing, selector)
+    build.add("norm_final", "norm")
+    build.add("head", "head")
+    build.add("host", "host")
+    return tuple(build.ops)
+
+
+def _layer(
+    build: _Builder,
+    layer: int,
+    own: Anchor | None,
+    following: Anchor | None,
+    routing: Routing,
+    selector: Selector,
+) -> None:
+    """Add one layer: `own` is its anchor (None: not routed), `following` the next layer's."""
+    if following == "in":
+        _route_early(build, layer + 1, routing)
+    build.add(f"norm1.{layer}", "norm")
+    build.add(f"qkv.{layer}", "gemm_qkv")
+    build.add(f"rope.{layer}", "rope")
+    if own == "target":
+        _route_own(build, layer, routing)
+    elif own is not None and routing.where == "cpu":
+        _update(build, layer)
+    waits: list[str] = []
+    if own is not None and routing.where == "cpu":
+        build.add(f"await.{layer}", "await", waits=[f"index_h2d.{layer}"])
+    elif own is not None and routing.where == "gpu_side":
+        waits = [f"route.{layer}"]
+    dense = layer < selector.dense_layers() or not selector.query_conditioned
+    build.add(f"attn.{layer}", "attn_dense" if dense else "attn_sparse", waits=waits)
+    build.add(f"o.{layer}", "gemm_o")
+    if following == "mid":
+        _route_early(build, layer + 1, routing)
+    build.add(f"norm2.{layer}", "norm")
+    build.add(f"gate_up.{layer}", "gemm_gate_up")
+    build.add(f"act.{layer}", "act")
+    build.add(f"down.{layer}", "gemm_down")
+
+
+def _route_own(build: _Builder, layer: int, routing: Routing) -> None:
+    """Route from the layer's own query, right before its attention."""
+    if routing.where == "gpu":
+        build.add(f"route.{layer}", f"gpu_route_{routing.kernel}")
+        return
+    build.add(f"publish.{layer}", "publish", waits=[])
+    _cpu_route(build, layer)
+    _update(build, layer)
+
+
+def _route_early(build: _Builder, layer: int, routing: Routing) -> None:
+    """Route for target `layer` from the anchor that the main stream has just produced."""
+    if routing.where == "gpu_side":
+        # What the co-running router costs the main stream, in max-plus terms.
+        anchor = build.ops[-1].name
+        build.add(f"slowdown.{layer}", "gpu_side_slowdown")
+        build.add(f"proxy.{layer}", "gpu_proxy", stream="gpu_side", waits=[anchor])
+        build.add(f"route.{layer}", f"gpu_route_{routing.kernel}", stream="gpu_side")
+        return
+    if routing.projection_rank is not None and routing.down_projection == "gpu":
+        build.add(f"proxy_down.{layer}", "proxy_down")
+    build.add(f"publish.{layer}", "publish")
+    _cpu_route(build, layer)
+
+
+def _cpu_route(build: _Builder, layer: int) -> None:
+    """Anchor to the CPU, route there, indices back; summaries are those of the step before."""
+    build.add(f"anchor_d2h.{layer}", "anchor_d2h", None, waits=[f"publish.{layer}"])
+    build.add(
+        f"route.{layer}",
+        "cpu_route",
+        "cpu",
+        waits=[f"anchor_d2h.{layer}"],
+        previous=[f"update.{layer}"],
+    )
+    build.add(f"index_h2d.{layer}", "index_h2d", None, waits=[f"route.{layer}"])
+
+
+def _update(build: _Builder, layer: int) -> None:
+    """The layer's new key to the CPU, and its page summary updated there."""
+    build.add(f"key_d2h.{layer}", "key_d2h", None, waits=[f"rope.{layer}"])
+    build.add(f"update.{layer}", "cpu_update", "cpu", waits=[f"key_d2h.{layer}"])
+
+
+def prefill_step(model: ModelShape, selector: Selector, routing: Routing) -> tuple[Op, ...]:
+    """Return the ops of one sequence's prefill: dense, then stage 1 and the page summaries.
+
+    Where routing runs on the CPU, each layer's summaries are copied there on the `d2h` stream
+    while later layers run; the first decode step needs all of them, so the last op waits.
+    """
+    build = _Builder()
+    build.add("embed", "embed")
+    copies: list[str] = []
+    for layer in range(model.layers):
+        build.add(f"norm1.{layer}", "norm")
+        build.add(f"qkv.{layer}", "gemm_qkv")
+        build.add(f"rope.{layer}", "rope")
+        build.add(f"attn.{layer}", "attn_prefill")
+        build.add(f"o.{layer}", "gemm_o")
+        build.add(f"norm2.{layer}", "norm")
+        build.add(f"gate_up.{layer}", "gemm_gate_up")
+        build.add(f"act.{layer}", "act")
+        build.add(f"down.{layer}", "gemm_down")
+        if not selector.query_conditioned:
+            continue
+        build.add(f"stage1.{layer}", "stage1_select")
+        if layer < selector.dense_layers():
+            continue
+        summary = build.add(f"summary.{layer}", "summary_build")
+        if routing.where == "cpu":
+            copies.append(build.add(f"copy.{layer}", "summary_d2h", "d2h", waits=[summary]))
+    build.add("norm_final", "norm")
+    build.add("head", "head", waits=copies[-1:])
+    return tuple(build.ops)

@@ -1,0 +1,225 @@
+"""Measured tables: a CSV of times over axes, multilinear between its points."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import statistics
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from essim.errors import InputError
+from essim.yamlfile import nearest_hint, read_text
+
+Values = NDArray[np.float64]
+
+# Statistic columns a table may have, in seconds. Sums want means, so `mean_s` or `p50_s` must be
+# there; a `p99_s` beside `p50_s` makes the price a distribution.
+STATISTICS = ("mean_s", "p50_s", "p99_s")
+_Z99 = 2.3263478740408408
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A time as a distribution: log-normal through its median and 99th percentile."""
+
+    p50_s: Values
+    sigma: Values
+
+    def mean_s(self) -> Values:
+        """Return the mean of the log-normal."""
+        mean: Values = self.p50_s * np.exp(self.sigma**2 / 2)
+        return mean
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What a table says about points: the time, and whether they are on, between or off its grid.
+
+    Off the grid the time continues the last interval's line; it may be nonsense, even negative,
+    and whoever uses it must bound it and say so.
+    """
+
+    mean_s: Values
+    spread: Spread | None
+    on_grid: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Values of one key group on a full rectangular grid of its axes."""
+
+    axes: tuple[Values, ...]
+    values: Mapping[str, Values]
+
+    def at(self, coordinates: Sequence[ArrayLike]) -> Lookup:
+        """Interpolate every statistic at one or many points (coordinates broadcast)."""
+        points = np.broadcast_arrays(*(np.asarray(c, dtype=np.float64) for c in coordinates))
+        clamped = [np.clip(p, a[0], a[-1]) for p, a in zip(points, self.axes, strict=True)]
+        pairs = list(zip(points, clamped, self.axes, strict=True))
+        inside = np.all([p == c for p, c, _ in pairs], axis=0)
+        on_grid = np.all([np.isin(p, axis) for p, _, axis in pairs], axis=0)
+        found = {k: _multilinear(self.axes, grid, points) for k, grid in self.values.items()}
+        spread = None
+        if "p99_s" in found and "p50_s" in found:
+            p50, p99 = (
+                _multilinear(self.axes, self.values[k], clamped) for k in ("p50_s", "p99_s")
+            )
+            spread = Spread(found["p50_s"], np.log(np.maximum(p99 / p50, 1.0)) / _Z99)
+        mean = found.get("mean_s")
+        if mean is None:
+            mean = spread.mean_s() if spread else found["p50_s"]
+        return Lookup(mean, spread, on_grid, inside)
+
+
+def _multilinear(axes: Sequence[Values], grid: Values, points: Sequence[Values]) -> Values:
+    """Interpolate `grid` at `points`: a table that is linear in each axis comes back exactly.
+
+    An axis of one tick is constant. Beyond the first or last tick the nearest interval's line
+    goes on.
+    """
+    corners: list[tuple[NDArray[np.intp], NDArray[np.intp], Values]] = []
+    for axis, point in zip(axes, points, strict=True):
+        low = np.clip(np.searchsorted(axis, point, side="right") - 1, 0, max(len(axis) - 2, 0))
+        high = np.minimum(low + 1, len(axis) - 1)
+        width = np.where(high > low, axis[high] - axis[low], 1.0)
+        corners.append((low, high, np.where(high > low, (point - axis[low]) / width, 0.0)))
+    result = np.zeros(points[0].shape)
+    for sides in itertools.product((0, 1), repeat=len(axes)):
+        at = tuple(c[side] for c, side in zip(corners, sides, strict=True))
+        share = np.ones(points[0].shape)
+        for (_, _, weight), side in zip(corners, sides, strict=True):
+            share = share * (weight if side else 1.0 - weight)
+        result += share * grid[at]
+    return result
+
+
+@dataclass(frozen=True)
+class Table:
+    """One op kind's measured times.
+
+    Attributes
+    ----------
+    keys
+        Columns that must match exactly (such as n, k, dtype of a GEMM).
+    axes
+        Columns that are interpolated.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    axes: tuple[str, ...]
+    grids: Mapping[tuple[str, ...], Grid]
+
+    def grid(self, point: Mapping[str, object]) -> Grid | None:
+        """Return the grid whose keys equal those of `point`, if the table has one."""
+        return self.grids.get(tuple(str(point.get(key)) for key in self.keys))
+
+
+def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) -> Table:
+    """Read and check a table.
+
+    Raises
+    ------
+    InputError
+        With file and line: columns that are not those of the profile, cells that are missing, not
+        numbers, not finite or not positive, and grids with holes.
+    """
+    reader = csv.reader(io.StringIO(read_text(file), newline=""))
+    header = next(reader, [])
+    columns = _check_header(file, header, [*keys, *axes])
+    rows: dict[tuple[str, ...], dict[tuple[float, ...], list[dict[str, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for cells in reader:
+        if not cells:
+            continue
+        if len(cells) != len(header):
+            raise InputError(
+                f"{len(cells)} cells in a row of {len(header)} columns",
+                file=file,
+                line=reader.line_num,
+            )
+        row = dict(zip(header, cells, strict=True))
+        number = {c: _positive(row[c], c, file, reader.line_num) for c in [*axes, *columns]}
+        point = tuple(number[axis] for axis in axes)
+        rows[tuple(row[k].strip() for k in keys)][point].append({c: number[c] for c in columns})
+    if not rows:
+        raise InputError("the table has no rows", file=file, line=1)
+    grids = {key: _grid(file, name, key, axes, points, columns) for key, points in rows.items()}
+    return Table(name, tuple(keys), tuple(axes), grids)
+
+
+def _check_header(file: Path, header: Sequence[str], required: Sequence[str]) -> list[str]:
+    """Return the statistic columns present, or raise for missing and unknown columns."""
+    for column in required:
+        if column not in header:
+            raise InputError(
+                f"the table has no column {column!r}",
+                nearest_hint(column, header),
+                file=file,
+                line=1,
+            )
+    for column in header:
+        if column not in (*required, *STATISTICS):
+            known = [*required, *STATISTICS]
+            raise InputError(
+                f"unknown column {column!r}", nearest_hint(column, known), file=file, line=1
+            )
+    present = [column for column in STATISTICS if column in header]
+    if "mean_s" not in present and "p50_s" not in present:
+        raise InputError("the table has neither mean_s nor p50_s", file=file, line=1)
+    return present
+
+
+def _positive(cell: str, column: str, file: Path, line: int) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(
+            f"{cell!r} is not a finite number above zero",
+            "Delete the row or measure it again",
+            file=file,
+            line=line,
+            key=column,
+        )
+    return value
+
+
+def _grid(
+    file: Path,
+    name: str,
+    key: tuple[str, ...],
+    axes: Sequence[str],
+    points: Mapping[tuple[float, ...], list[dict[str, float]]],
+    columns: Sequence[str],
+) -> Grid:
+    """Arrange the points of one key on a full grid; several rows of a point become their median."""
+    doubled = [point for point, found in points.items() if len(found) > 1]
+    if doubled:
+        warnings.warn(f"{file}: {len(doubled)} points are there twice; medians used", stacklevel=2)
+    ticks = [np.array(sorted({point[i] for point in points})) for i in range(len(axes))]
+    values = {column: np.empty([len(t) for t in ticks]) for column in columns}
+    for index in np.ndindex(*(len(t) for t in ticks)):
+        point = tuple(float(t[i]) for t, i in zip(ticks, index, strict=True))
+        if point not in points:
+            where = ", ".join(f"{a}={v:g}" for a, v in zip(axes, point, strict=True))
+            raise InputError(
+                f"the grid of {name} {' '.join(key)} has a hole at {where}".replace("  ", " "),
+                "Measure that point, or delete the rows that need it",
+                file=file,
+            )
+        for column in columns:
+            values[column][index] = statistics.median(row[column] for row in points[point])
+    return Grid(tuple(ticks), values)

@@ -1,0 +1,183 @@
+"""The answer in sentences: what early routing gains, and at which batch it stops paying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from essim.results import Row
+from essim.scenario import Scenario
+
+Simulate = Callable[[Scenario], Row]
+
+
+def run_verdict(point: Scenario, row: Row) -> str:
+    """Return one sentence about a single point."""
+    if row["status"] != "ok":
+        return f"This point does not run: {row['reason']}."
+    step, gain = row["step_s"], row["decode_gain_frac"]
+    if step is None:
+        return "One output token is prefill alone: there is no decode step and no TPOT."
+    routing, baseline = str(row["routing"]), point.compare.baseline
+    if routing == "none":
+        against = "needs no routing"
+    elif routing == baseline:
+        ceiling = _percent(row["gain_ceiling_frac"])
+        against = f"is the baseline; routing that cost nothing would gain {ceiling}"
+    else:
+        ceiling = _percent(row["gain_ceiling_frac"])
+        against = f"decodes {_faster(gain)} than {baseline} (ceiling {ceiling})"
+    exposed = float(row["exposed_routing_s"] or 0.0) / float(step)
+    return f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over."
+
+
+def sweep_verdict(points: Sequence[Scenario], rows: Sequence[Row], simulate: Simulate) -> list[str]:
+    """Return sentences about a sweep.
+
+    Parameters
+    ----------
+    points, rows
+        The sweep's points and their rows, in the same order.
+    simulate
+        Returns the row of a further point: break-even batches are searched between swept ones.
+    """
+    groups: dict[str, list[tuple[Scenario, Row]]] = {}
+    for point, row in zip(points, rows, strict=True):
+        groups.setdefault(_setting(point), []).append((point, row))
+    sentences: list[str] = []
+    for setting, members in groups.items():
+        prefix = f"[{setting}] " if len(groups) > 1 else ""
+        sentences += [prefix + text for text in _group_verdict(members, simulate)]
+    lost = [row for row in rows if row["status"] != "ok"]
+    if lost:
+        sentences.append(
+            f"{len(lost)} of {len(rows)} points do not run, such as: {lost[0]['reason']}."
+        )
+    return sentences
+
+
+def _setting(point: Scenario) -> str:
+    """Return what tells groups apart: all but routing place, batch and output length."""
+    routing, load = point.routing, point.workload
+    selector = " ".join(f"{k}={v}" for k, v in point.selector.model_dump().items() if v is not None)
+    return (
+        f"{point.model.name}, {point.model.kv_dtype}, {point.hardware}, {selector}, "
+        f"{load.input_tokens} input tokens, rank {routing.projection_rank}, "
+        f"{routing.channels} channels, {routing.cpu_threads} threads, {routing.down_projection}"
+    )
+
+
+def _group_verdict(members: list[tuple[Scenario, Row]], simulate: Simulate) -> Iterator[str]:
+    """Yield the sentences of points that differ in routing, batch and output length only."""
+    table = {
+        (str(row["routing"]), point.workload.batch, point.workload.output_tokens): (point, row)
+        for point, row in members
+        if row["decode_tokens_per_s"] is not None
+    }
+    routings = list(dict.fromkeys(routing for routing, _, _ in table))
+    batches = sorted({batch for _, batch, _ in table})
+    outputs = sorted({tokens for _, _, tokens in table})
+    if not table:
+        return
+    baseline = members[0][0].compare.baseline
+    references = [baseline] + [r for r in routings if r.startswith("gpu-target") and r != baseline]
+    for routing in routings:
+        point = next(p for (r, _, _), (p, _) in table.items() if r == routing)
+        if not point.routing.early or routing == "none":
+            continue
+        ends = [table.get((routing, batches[0], tokens)) for tokens in (outputs[0], outputs[-1])]
+        if all(ends):
+            yield _gain_sentence(routing, baseline, [end[1] for end in ends if end])
+        for reference in references:
+            at = {
+                batch: table[routing, batch, outputs[-1]][0]
+                for batch in batches
+                if (routing, batch, outputs[-1]) in table
+            }
+            yield _break_even_sentence(routing, reference, at, simulate)
+    for batch in batches:
+        best = max(
+            (row for (_, b, n), (_, row) in table.items() if (b, n) == (batch, outputs[-1])),
+            key=lambda row: float(row["decode_tokens_per_s"] or 0),
+            default=None,
+        )
+        if best is not None and len(routings) > 1:
+            yield (
+                f"Fastest at batch {batch} and {outputs[-1]} output tokens: {best['routing']}, "
+                f"{float(best['decode_tokens_per_s'] or 0):.0f} tokens/s."
+            )
+
+
+def _gain_sentence(routing: str, baseline: str, ends: Sequence[Row]) -> str:
+    first, last = ends
+    text = f"{routing} decodes {_faster(first['decode_gain_frac'])} than {baseline} at batch "
+    text += f"{first['batch']} and {first['output_tokens']} output tokens"
+    if first is not last:
+        text += f", {_faster(last['decode_gain_frac'])} at {last['output_tokens']}"
+    end_to_end, ceiling = (_percent(last[k]) for k in ("output_gain_frac", "gain_ceiling_frac"))
+    return f"{text} (end to end {end_to_end}; a routing that cost nothing: {ceiling})."
+
+
+def _break_even_sentence(
+    routing: str, reference: str, at: dict[int, Scenario], simulate: Simulate
+) -> str:
+    """Say from which batch on `routing` is no faster than `reference`, at the longest output."""
+
+    def gain(batch: int) -> float | None:
+        nearest = at[max(b for b in at if b <= batch)]
+        load = nearest.workload.model_copy(update={"batch": batch})
+        point = nearest.model_copy(update={"workload": load})
+        compare = point.compare.model_copy(update={"baseline": reference})
+        value = simulate(point.model_copy(update={"compare": compare}))["decode_gain_frac"]
+        return None if value is None else float(value)
+
+    batches = sorted(at)
+    tokens = at[batches[0]].workload.output_tokens
+    tail = f"at {tokens} output tokens"
+    low = 0
+    for batch in batches:
+        value = gain(batch)
+        if value is None:
+            continue
+        if value > 0:
+            low = batch
+            continue
+        high = batch
+        while low and high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if (gain(middle) or 0.0) > 0 else (low, middle)
+        last = batches[-1]
+        exposed = _exposed(simulate(at[last]))
+        if not low:
+            return (
+                f"Against {reference}, {routing} does not pay {tail}: {_percent(value)} at batch "
+                f"{batch}, {_percent(gain(last))} at batch {last} ({exposed} of the step exposed)."
+            )
+        return (
+            f"Against {reference}, {routing} stops paying at batch {high} {tail}: "
+            f"{_percent(gain(batches[0]))} at batch {batches[0]}, {_percent(gain(last))} at batch "
+            f"{last}, where {exposed} of the step is exposed routing."
+        )
+    value = gain(batches[-1])
+    return (
+        f"Against {reference}, {routing} pays at every swept batch {tail}: "
+        f"{_percent(value)} at batch {batches[-1]}."
+    )
+
+
+def _exposed(row: Row) -> str:
+    return f"{float(row['exposed_routing_s'] or 0) / float(row['step_s'] or 1):.0%}"
+
+
+def _name(row: Row) -> str:
+    return str(row["selector"]) + ("" if row["routing"] == "none" else f" with {row['routing']}")
+
+
+def _percent(value: object) -> str:
+    return "unknown" if value is None else f"{float(str(value)):+.1%}"
+
+
+def _faster(value: object) -> str:
+    if value is None:
+        return "at an unknown speed"
+    gain = float(str(value))
+    return f"{abs(gain):.1%} {'faster' if gain >= 0 else 'slower'}"

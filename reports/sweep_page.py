@@ -1,0 +1,133 @@
+"""The page of a sweep: verdict, figures, results, where the numbers come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from reports.columns import Rows, column, unique
+from reports.figures import gain_over_batch, throughput_over_output
+from reports.page import Block, Chart, Details, Heading, Paragraph, Table
+
+_SWEPT = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
+_RESULTS = (
+    *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "output_tokens_per_s"),
+    *("output_gain_frac", "prefill_s", "decode_s", "step_s", "tpot_s", "exposed_routing_s"),
+    *("gpu_busy_frac", "cpu_busy_frac", "kv_bytes", "summary_gpu_bytes", "summary_cpu_bytes"),
+    *("max_batch", "measured_frac"),
+)
+_MEANINGS = {
+    "measured": "timed on the profile's hardware at this size",
+    "interpolated": "between sizes timed on the profile's hardware",
+    "roofline": "computed from peak rates, not timed",
+    "published": "taken from a publication, not timed",
+    "extrapolated": "beyond the sizes timed, along the last slope, never below the roofline",
+    "assumed": "neither timed nor published; the profile says why",
+}
+
+
+def sweep_blocks(
+    rows: Rows,
+    verdict_sentences: Sequence[str],
+    baseline: str,
+    manifest: Mapping[str, object],
+    by: Sequence[str] = (),
+) -> list[Block]:
+    """Compose the page of a sweep.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        One row per point.
+    verdict_sentences : sequence of str
+        What the sweep found.
+    baseline : str
+        Routing that the rows' gains are against.
+    manifest : mapping
+        Versions, digests and the like; may be nested.
+    by : sequence of str
+        Swept columns beyond model, hardware, selector, routing, batch and token counts.
+
+    Returns
+    -------
+    list of Block
+        For `reports.page.write_page`.
+    """
+    blocks: list[Block] = [Paragraph(text, "lead") for text in _summary(rows, by)]
+    blocks += [Paragraph(sentence, "verdict") for sentence in verdict_sentences]
+    sections = {
+        "Decode throughput": throughput_over_output(rows, baseline, by=by),
+        "Gain over batch": gain_over_batch(rows, baseline, by=by),
+        "End-to-end throughput": throughput_over_output(rows, baseline, "output", by),
+    }
+    for heading, figures in sections.items():
+        if figures:
+            blocks += [Heading(heading), *(Chart(figure) for figure in figures)]
+    blocks += [Heading("Results"), Table(rows, _columns(rows, by))]
+    blocks += [Heading("Where the numbers come from"), *_sources(rows, manifest)]
+    blocks.append(Details("Versions and digests", [Table(list(_flat(manifest)), ["key", "value"])]))
+    return blocks
+
+
+def _summary(rows: Rows, by: Sequence[str]) -> Iterator[str]:
+    """Yield how many points there are, what was swept and what was the same everywhere."""
+    axes = {key: unique(rows, key) for key in (*_SWEPT, *by)}
+    texts = {key: [column(key).text(v) for v in values] for key, values in axes.items()}
+    phrases = {k: f"{column(k).label} {', '.join(v)} {column(k).unit}" for k, v in texts.items()}
+    swept = [phrases[k].strip() for k, v in texts.items() if len(v) > 1]
+    fixed = [phrases[k].strip() for k, v in texts.items() if len(v) == 1]
+    failed = sum(row.get("status") != "ok" for row in rows)
+    yield f"{len(rows):,} points" + (f", {failed:,} of which cannot run." if failed else ".")
+    if swept:
+        yield f"Swept: {'; '.join(swept)}."
+    if fixed:
+        yield f"The same everywhere: {'; '.join(fixed)}."
+
+
+def _columns(rows: Rows, by: Sequence[str]) -> list[str]:
+    """Return the table's columns: what differs between rows, then the results that are known."""
+    axes = [key for key in (*_SWEPT, *by) if len(unique(rows, key)) > 1]
+    results = [key for key in _RESULTS if unique(rows, key)]
+    if all(row.get("status") == "ok" for row in rows):
+        return axes + results
+    return [*axes, "status", *results, "reason"]
+
+
+def _sources(rows: Rows, manifest: Mapping[str, object]) -> Iterator[Block]:
+    """Yield the kinds of price, the operations priced so, and what to think of them."""
+    points: dict[str, int] = {}
+    operations: dict[str, dict[str, None]] = {}
+    for row in rows:
+        text = f"{row.get('price_sources') or ''};{row.get('prefill_sources') or ''}"
+        parts = [part.partition(":") for part in text.split(";")]
+        for kind, _, names in parts:
+            if kind.strip():
+                operations.setdefault(kind.strip(), {}).update(dict.fromkeys(names.split()))
+        for kind in {kind.strip() for kind, _, _ in parts} - {""}:
+            points[kind] = points.get(kind, 0) + 1
+    yield Paragraph("Every operation has a price, and each price says where it comes from.")
+    table = [
+        {"price": k, "means": _meaning(k), "points": points[k], "operations": " ".join(names)}
+        for k, names in operations.items()
+    ]
+    if table:
+        yield Table(table, ["price", "means", "points", "operations"])
+    if any(
+        entry["key"].endswith(".provisional") and entry["value"] == "true"
+        for entry in _flat(manifest)
+    ):
+        yield Paragraph("Provisional: first numbers of this hardware, not a calibration.", "note")
+
+
+def _meaning(kind: str) -> str:
+    return "; ".join(text for word, text in _MEANINGS.items() if word in kind)
+
+
+def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[dict[str, str]]:
+    """Yield the leaves of a nested mapping as rows with a dotted key."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            yield {"key": f"{prefix}{key}", "value": text}

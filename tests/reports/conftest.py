@@ -1,0 +1,92 @@
+"""Rows of an invented sweep."""
+
+from __future__ import annotations
+
+import pytest
+
+ROUTINGS = {
+    "gpu-target": 0.0,
+    "gpu-target-fused": 0.031,
+    "cpu-target": -0.185,
+    "cpu-in": 0.072,
+    "cpu-mid": 0.081,
+    "gpu_side-mid": 0.056,
+}
+SOURCES = (
+    "measured: gemm attn_dense attn_sparse gather norm; interpolated: cpu_route summary_update; "
+    "roofline: rope embed"
+)
+
+
+def make_row(routing: str, batch: int, output: int) -> dict[str, object]:
+    """Return one plausible row; only the form matters."""
+    per_doubling = 0.004 if routing.endswith(("mid", "in")) else 0.0
+    gain = ROUTINGS[routing] + per_doubling * (output.bit_length() - 8)
+    gain -= (batch - 1) * (0.013 if routing.startswith("cpu") else 0.002) * (gain != 0)
+    ceiling = 0.11 + 0.006 * (output.bit_length() - 8)
+    base_step = (4.9e-3 + 0.35e-3 * batch) * (1 + output / 80_000)
+    step = base_step / (1 + gain)
+    decode = step * (output - 1)
+    prefill = 2.4 * batch
+    fits = not (batch == 8 and output == 8192 and routing.startswith("gpu"))
+    row: dict[str, object] = {
+        "name": "earlyselect-40k",
+        "model": "llama-3.1-8b",
+        "hardware": "h200-sxm",
+        "selector": "rocketkv",
+        "routing": routing,
+        "batch": batch,
+        "input_tokens": 40960,
+        "output_tokens": output,
+        "status": "ok" if fits else "infeasible",
+        "reason": None if fits else "KV cache and K-summaries need 151.2 GiB, 120.0 GiB are free",
+    }
+    results: dict[str, object] = {
+        "decode_tokens_per_s": batch / step,
+        "output_tokens_per_s": batch * output / (prefill + decode),
+        "prefill_s": prefill,
+        "decode_s": decode,
+        "step_s": step,
+        "tpot_s": step,
+        "exposed_routing_s": max(0.0, step - base_step / (1 + ceiling)),
+        "gpu_busy_frac": 0.97,
+        "cpu_busy_frac": 0.62 if routing.startswith("cpu") else 0.0,
+        "kv_bytes": batch * 131072 * (40960 + output),
+        "summary_gpu_bytes": 0 if routing.startswith("cpu") else batch * 16384 * 4096,
+        "summary_cpu_bytes": batch * 16384 * 4096 if routing.startswith("cpu") else 0,
+        "max_batch": 21,
+        "decode_gain_frac": gain,
+        "output_gain_frac": gain * decode / (prefill + decode),
+        "gain_ceiling_frac": ceiling,
+        "measured_frac": 0.93,
+    }
+    row |= results if fits else dict.fromkeys(results)
+    return row | {"price_sources": SOURCES, "engine": "maxplus", "seed": 0}
+
+
+@pytest.fixture
+def rows() -> list[dict[str, object]]:
+    """Six routings, three batches, seven output lengths."""
+    lengths = (128, 256, 512, 1024, 2048, 4096, 8192)
+    return [make_row(r, b, n) for r in ROUTINGS for b in (1, 4, 8) for n in lengths]
+
+
+@pytest.fixture
+def few() -> list[dict[str, object]]:
+    """Two routings at two lengths and two batches with round numbers; one point does not fit."""
+    numbers = {
+        ("gpu-target", 1, 128): (200.0, 0.0),
+        ("gpu-target", 1, 256): (190.0, 0.0),
+        ("gpu-target", 4, 128): (700.0, 0.0),
+        ("gpu-target", 4, 256): (650.0, 0.0),
+        ("cpu-mid", 1, 128): (220.0, 0.1),
+        ("cpu-mid", 1, 256): (209.5, 0.1026),
+        ("cpu-mid", 4, 128): (693.0, -0.01),
+        ("cpu-mid", 4, 256): (None, None),
+    }
+    return [
+        make_row(*point)
+        | {"decode_tokens_per_s": rate, "decode_gain_frac": gain, "gain_ceiling_frac": 0.125}
+        | ({} if rate else {"status": "infeasible", "reason": "needs 90 GiB, 80 GiB are free"})
+        for point, (rate, gain) in numbers.items()
+    ]

@@ -1,0 +1,90 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reports.page import write_page
+from reports.sweep_page import sweep_blocks
+
+Row = dict[str, object]
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--window-size=1366,900", "--virtual-time-budget=20000", "--enable-logging=stderr", "--v=0"),
+)
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"none of {BROWSERS} is on PATH")
+
+
+def opened(page: Path, home: Path, *flags: str, fragment: str = "") -> tuple[str, list[str]]:
+    """Return the page's DOM after its scripts ran, and what they wrote to the console."""
+    assert BROWSER
+    command = [BROWSER, *FLAGS, *flags, f"--user-data-dir={home}", "--dump-dom"]
+    done = subprocess.run(
+        [*command, page.as_uri() + fragment],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize(
+    ("theme", "flags", "fragment"),
+    [
+        ("light", (), ""),
+        ("dark", ("--force-dark-mode",), ""),
+        ("light", ("--force-dark-mode",), "#light"),
+        ("dark", (), "#dark"),
+    ],
+)
+def test_every_figure_is_drawn(
+    tmp_path: Path, rows: list[Row], theme: str, flags: tuple[str, ...], fragment: str
+) -> None:
+    page = tmp_path / "page.html"
+    write_page(page, "A sweep", sweep_blocks(rows, ["It pays."], "gpu-target", {"seed": 0}))
+    dom, console = opened(page, tmp_path / "home", *flags, fragment=fragment)
+    assert console == []
+    (root,) = re.findall(r"<html[^>]*>", dom)
+    assert root == f'<html lang="en" data-errors="0" data-theme="{theme}" data-drawn="8">'
+    figures = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
+    traces = [len(re.findall(r'class="trace scatter', figure)) for figure in figures]
+    assert traces == [12, 12, 12, 6, 6, 11, 11, 11]
+    paper = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[theme]
+    for figure in figures:
+        assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in figure
+        assert f"background: {paper}" in figure
+        assert len(re.findall(r'class="y2?zl zl crisp"', figure)) == 1
+
+
+def test_the_button_changes_the_theme_of_page_and_figures(tmp_path: Path, few: list[Row]) -> None:
+    page = tmp_path / "page.html"
+    write_page(page, "A sweep", sweep_blocks(few, [], "gpu-target", {}))
+    press = "<script>setTimeout(() => document.getElementById('theme').click(), 3000)</script>"
+    page.write_text(page.read_text("utf-8").replace("</body>", f"{press}</body>"), "utf-8")
+    dom, console = opened(page, tmp_path / "home", fragment="#light")
+    assert console == []
+    assert 'data-errors="0" data-theme="dark"' in dom
+    assert '<button type="button" id="theme">Light theme</button>' in dom
+    assert "background: rgb(21, 24, 29)" in dom
+    assert "background: rgb(255, 255, 255)" not in dom
+
+
+def test_script_errors_are_counted(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    write_page(page, "A sweep", [])
+    broken = "<script>undefinedName()</script>"
+    page.write_text(page.read_text("utf-8").replace("</body>", f"{broken}</body>"), "utf-8")
+    dom, console = opened(page, tmp_path / "home")
+    assert 'data-errors="1"' in dom
+    assert len(console) == 1

@@ -1,0 +1,108 @@
+"""What the page of a sweep is made of."""
+
+from __future__ import annotations
+
+from reports.page import Chart, Details, Heading, Paragraph, Table
+from reports.sweep_page import sweep_blocks
+
+Row = dict[str, object]
+
+
+def outline(blocks: list[object]) -> list[str]:
+    names = [b.text if isinstance(b, Heading) else type(b).__name__ for b in blocks]
+    return [n for i, n in enumerate(names) if i == 0 or n != names[i - 1]]
+
+
+def test_order_of_the_page(rows: list[Row]) -> None:
+    blocks = sweep_blocks(rows, ["It pays.", "Up to batch 4."], "gpu-target", {"seed": 0})
+    assert outline([*blocks]) == [
+        "Paragraph",
+        "Decode throughput",
+        "Chart",
+        "Gain over batch",
+        "Chart",
+        "End-to-end throughput",
+        "Chart",
+        "Results",
+        "Table",
+        "Where the numbers come from",
+        "Paragraph",
+        "Table",
+        "Details",
+    ]
+    assert sum(isinstance(block, Chart) for block in blocks) == 3 + 2 + 3
+    assert [b.text for b in blocks if isinstance(b, Paragraph)] == [
+        "126 points, 3 of which cannot run.",
+        "Swept: routing gpu-target, gpu-target-fused, cpu-target, cpu-in, cpu-mid, gpu_side-mid; "
+        "batch 1, 4, 8; output length 128, 256, 512, 1,024, 2,048, 4,096, 8,192 tokens.",
+        "The same everywhere: model llama-3.1-8b; hardware h200-sxm; selector rocketkv; "
+        "input length 40,960 tokens.",
+        "It pays.",
+        "Up to batch 4.",
+        "Every operation has a price, and each price says where it comes from.",
+    ]
+
+
+def test_one_point_has_no_figures(few: list[Row]) -> None:
+    blocks = sweep_blocks(few[:1], [], "gpu-target", {})
+    assert not any(isinstance(block, Chart) for block in blocks)
+    assert [b.text for b in blocks if isinstance(b, Heading)] == [
+        "Results",
+        "Where the numbers come from",
+    ]
+
+
+def test_results_leave_out_what_is_equal_or_unknown(few: list[Row]) -> None:
+    rows = [row | {"tpot_s": None, "channels": i} for i, row in enumerate(few)]
+    table = next(b for b in sweep_blocks(rows, [], "gpu-target", {}) if isinstance(b, Table))
+    assert [*table.columns[:4], table.columns[-1]] == [
+        *("routing", "batch", "output_tokens", "status"),
+        "reason",
+    ]
+    assert "tpot_s" not in table.columns
+    by = sweep_blocks(rows[:4], [], "gpu-target", {}, by=["channels"])
+    table = next(b for b in by if isinstance(b, Table))
+    assert list(table.columns[:3]) == ["batch", "output_tokens", "channels"]
+    assert "status" not in table.columns
+    assert list(table.rows) == rows[:4]
+
+
+def test_price_sources_are_gathered(few: list[Row]) -> None:
+    few[0]["price_sources"] = "measured: gemm; provisional roofline: rope"
+    few[1]["price_sources"] = None
+    rows = few[:3]
+    rows[2]["price_sources"] = "measured: norm gemm"
+    blocks = sweep_blocks(rows, [], "gpu-target", {})
+    table = [b for b in blocks if isinstance(b, Table)][1]
+    assert list(table.rows) == [
+        {
+            "price": "measured",
+            "means": "timed on the profile's hardware at this size",
+            "points": 2,
+            "operations": "gemm norm",
+        },
+        {
+            "price": "provisional roofline",
+            "means": "computed from peak rates, not timed; "
+            "a placeholder until it is timed; read the results as a sketch",
+            "points": 1,
+            "operations": "rope",
+        },
+    ]
+    notes = [b.text for b in blocks if isinstance(b, Paragraph) and b.style == "note"]
+    assert notes == ["Provisional: some prices or peaks await a measurement."]
+
+
+def test_manifest_is_flattened_and_folded(few: list[Row]) -> None:
+    manifest = {"versions": {"essim": "0.1.0"}, "seed": 0, "profile": {"note": "provisional"}}
+    blocks = sweep_blocks(few, [], "gpu-target", manifest)
+    details = blocks[-1]
+    assert isinstance(details, Details)
+    (table,) = details.blocks
+    assert isinstance(table, Table)
+    assert list(table.rows) == [
+        {"key": "versions.essim", "value": "0.1.0"},
+        {"key": "seed", "value": "0"},
+        {"key": "profile.note", "value": "provisional"},
+    ]
+    assert any(isinstance(b, Paragraph) and b.style == "note" for b in blocks)
