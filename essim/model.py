@@ -222,15 +222,16 @@ def read_config(file: Path) -> ModelShape:
     if data.get("sliding_window") and data.get("use_sliding_window", kind == "mistral"):
         raise document.error("sliding-window attention cannot be modelled", at=("sliding_window",))
     config = validate(_Config, data, document)
-    return ModelShape(
-        name=file.parent.name or file.stem,
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads or config.num_attention_heads,
-        head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
-        ffn=config.intermediate_size,
-        vocab=config.vocab_size,
-        max_context_tokens=config.max_position_embeddings,
-        tied_embeddings=config.tie_word_embeddings,
-    )
+    fields = {
+        "name": file.parent.name or file.stem,
+        "layers": config.num_hidden_layers,
+        "hidden": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "kv_heads": config.num_key_value_heads or config.num_attention_heads,
+        "head_dim": config.head_dim or config.hidden_size // config.num_attention_heads,
+        "ffn": config.intermediate_size,
+        "vocab": config.vocab_size,
+        "max_context_tokens": config.max_position_embeddings,
+        "tied_embeddings": config.tie_word_embeddings,
+    }
+    return validate(ModelShape, fields, document)

@@ -65,6 +65,7 @@ COLUMNS: dict[str, str] = {
     "decode_gain_frac": "1",
     "output_gain_frac": "1",
     "gain_ceiling_frac": "1",
+    "gain_over_dense_frac": "1",
     "measured_frac": "1",
     "price_sources": "",
     "prefill_sources": "",

@@ -15,12 +15,13 @@ from essim.errors import InputError
 from essim.model import Count, ModelShape, expand_model
 from essim.routing import PRESETS, Routing, expand_preset
 from essim.selectors import AnySelector, Selector
+from essim.selectors.dense import Dense
 from essim.yamlfile import (
     Document,
     Path_,
     Strict,
     key_paths,
-    nearest_hint,
+    nearest_key_hint,
     parse_scalar,
     read_yaml,
     validate,
@@ -80,6 +81,10 @@ class Scenario(Strict):
         """Return this point with another routing; settings the preset leaves open stay."""
         fields = self.routing.model_dump() | {"mix": None} | expand_preset(preset)
         return self.model_copy(update={"routing": Routing(**fields)})
+
+    def with_dense(self) -> Scenario:
+        """Return this point with dense attention over the whole cache."""
+        return self.model_copy(update={"selector": Dense()})
 
 
 def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, list[Scenario]]:
@@ -175,7 +180,7 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path
     for key in base.sweep:
         if key not in known:
             raise document.error(
-                "unknown key", nearest_hint(key.split(".")[-1], known), at=("sweep", key)
+                "unknown key", nearest_key_hint(key.split(".")[-1], known), at=("sweep", key)
             )
     points = []
     for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from essim.results import Row
@@ -16,16 +16,21 @@ from essim.units import format_bytes, format_seconds
 _MOST_ROWS = 60
 
 _POINT = ("model", "hardware", "selector", "routing", "input_tokens", "batch", "output_tokens")
-_GAINS = ("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac")
+_GAINS = (
+    *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac"),
+    "gain_over_dense_frac",
+)
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "step_s"),
     *("exposed_routing_s", "cpu_busy_frac", "output_gain_frac"),
+    "gain_over_dense_frac",
 )
 _HEADINGS = {
     "decode_tokens_per_s": "tokens/s",
     "decode_gain_frac": "gain",
     "output_gain_frac": "end to end",
     "gain_ceiling_frac": "ceiling",
+    "gain_over_dense_frac": "vs dense",
     "step_s": "step",
     "exposed_routing_s": "exposed",
     "cpu_busy_frac": "CPU busy",
@@ -70,7 +75,9 @@ def run(row: Row, parts: Sequence[Row], provisional: bool) -> None:
             table.add_row(key, text(key, value))
     console.print(table)
     if parts:
-        table = Table(box=SIMPLE_HEAD, title="a mean decode step on the main stream", title_justify="left")
+        table = Table(
+            box=SIMPLE_HEAD, title="a mean decode step on the main stream", title_justify="left"
+        )
         table.add_column("part")
         for heading in ("time", "share", "source"):
             table.add_column(heading, justify="right")

@@ -19,9 +19,9 @@ from essim.jitter import normals
 from essim.memory import max_batch, memory, shortage
 from essim.results import Row, empty_row
 from essim.scenario import Scenario
-from essim.step import MAIN_STREAM, ROUTING_KINDS, Op, decode_step, prefill_step
+from essim.step import MAIN_STREAM, Op, decode_step, prefill_step
 from essim.units import PS_PER_S
-from essim.work import Case, Point
+from essim.work import ROUTE_KINDS, Case, Point
 
 Picoseconds = NDArray[np.int64]
 
@@ -109,8 +109,7 @@ class Simulator:
         durations = self._durations_ps(ops, prices, steps)
         zero = np.zeros(steps, dtype=np.int64)
         unrouted = [
-            zero if op.kind in ROUTING_KINDS else row
-            for op, row in zip(ops, durations, strict=True)
+            zero if op.kind in ROUTE_KINDS else row for op, row in zip(ops, durations, strict=True)
         ]
         finish, last = pick_engine(self.engine)[1], [Graph.of(ops).last_main]
         return Decode(
@@ -209,21 +208,27 @@ class Simulator:
         if reason:
             return row | {"status": "infeasible", "reason": reason}
         row |= self._times(point, longest)
-        baseline = point.with_routing(point.compare.baseline)
-        if _infeasible(baseline, profile):
-            return row | {"reason": "the baseline does not fit, so there is no gain"}
-        base = self._times(baseline, longest)
-        for gain, rate in (
-            ("decode_gain_frac", "decode_tokens_per_s"),
-            ("output_gain_frac", "output_tokens_per_s"),
-        ):
-            mine, theirs = row[rate], base[rate]
-            if isinstance(mine, float) and isinstance(theirs, float):
-                row[gain] = mine / theirs - 1
-        exposed, step = base["exposed_routing_s"], base["step_s"]
-        if isinstance(exposed, float) and isinstance(step, float):
-            row["gain_ceiling_frac"] = step / (step - exposed) - 1
+        row |= self._gains(point, row, longest)
         return row
+
+    def _gains(self, point: Scenario, row: Row, longest: dict[str, int]) -> Row:
+        """Return the gain columns: over the baseline routing, and over dense attention."""
+        profile = self.profile(point.hardware)
+        baseline, dense = point.with_routing(point.compare.baseline), point.with_dense()
+        gains: Row = {}
+        if _infeasible(baseline, profile):
+            gains["reason"] = "the baseline does not fit, so there is no gain over it"
+        else:
+            base = self._times(baseline, longest)
+            gains["decode_gain_frac"] = _ratio(row, base, "decode_tokens_per_s")
+            gains["output_gain_frac"] = _ratio(row, base, "output_tokens_per_s")
+            exposed, step = base.get("exposed_routing_s"), base.get("step_s")
+            if isinstance(exposed, float) and isinstance(step, float):
+                gains["gain_ceiling_frac"] = step / (step - exposed) - 1
+        if not _infeasible(dense, profile):
+            full = self._times(dense, longest)
+            gains["gain_over_dense_frac"] = _ratio(row, full, "decode_tokens_per_s")
+        return gains
 
     def _times(self, point: Scenario, longest: dict[str, int]) -> Row:
         """Return the time columns of a point."""
@@ -254,6 +259,12 @@ class Simulator:
         return row | {"output_tokens_per_s": load.batch * load.output_tokens / total_s}
 
 
+def _ratio(mine: Row, theirs: Row, rate: str) -> float | None:
+    """Return how much larger a rate is, as a fraction; None where either is missing."""
+    a, b = mine.get(rate), theirs.get(rate)
+    return a / b - 1 if isinstance(a, float) and isinstance(b, float) else None
+
+
 def _case(point: Scenario) -> Case:
     return Case(point.model, point.resolved_selector(), point.routing)
 
@@ -271,7 +282,7 @@ def _longest(points: Sequence[Scenario]) -> dict[str, int]:
     """Return the steps of the longest run each point, or its baseline, is a beginning of."""
     longest: dict[str, int] = {}
     for point in points:
-        for which in (point, point.with_routing(point.compare.baseline)):
+        for which in (point, point.with_routing(point.compare.baseline), point.with_dense()):
             key = _key(which)
             longest[key] = max(longest.get(key, 0), point.workload.output_tokens - 1)
     return longest

@@ -42,25 +42,6 @@ class Op:
     waits_previous: tuple[str, ...] = ()
 
 
-# Kinds whose time goes to zero in the "routing costs nothing" comparison.
-ROUTING_KINDS = frozenset(
-    {
-        "gpu_route_stepwise",
-        "gpu_route_fused",
-        "gpu_proxy",
-        "gpu_side_slowdown",
-        "cpu_route",
-        "cpu_update",
-        "proxy_down",
-        "publish",
-        "await",
-        "anchor_d2h",
-        "key_d2h",
-        "index_h2d",
-    }
-)
-
-
 @dataclass
 class _Builder:
     """Collects ops; every op of the main stream follows the one before it."""

@@ -103,7 +103,8 @@ def _group_verdict(members: list[tuple[Scenario, Row]], simulate: Simulate) -> I
         if best is not None and len(routings) > 1:
             yield (
                 f"Fastest at batch {batch} and {outputs[-1]} output tokens: {best['routing']}, "
-                f"{float(best['decode_tokens_per_s'] or 0):.0f} tokens/s."
+                f"{float(best['decode_tokens_per_s'] or 0):.0f} tokens/s"
+                f" ({_percent(best['gain_over_dense_frac'])} over dense attention)."
             )
 
 

@@ -104,7 +104,7 @@ def parse_yaml(text: str, file: Path | str) -> Any:
             "the key is there twice", "Delete one", file=file, line=line, key=key
         ) from None
     except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
+        line = error.problem_mark.line + 1 if error.problem_mark and file != "--set" else None
         raise InputError(f"not valid YAML: {error.problem}", file=file, line=line) from None
     except (YAMLError, ValueError) as error:
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}", file=file) from None
@@ -157,12 +157,17 @@ def _problem(
     message, _, hint = message.partition("; ")
     if error["type"] == "extra_forbidden":
         message = "unknown key"
-        hint = nearest_hint(str(path[-1]), list(key_paths(model)))
+        own = ".".join(map(str, path))
+        hint = nearest_key_hint(str(path[-1]), list(key_paths(model)))
+        if f"'{own}'" in hint:
+            hint = "it belongs to another kind"
+    elif error["type"] == "union_tag_invalid":
+        known = error["ctx"]["expected_tags"].replace("'", "").split(", ")
+        message = f"no {error['ctx']['discriminator'].strip(chr(39))} {error['ctx']['tag']!r}"
+        hint = nearest_hint(error["ctx"]["tag"], known)
     elif error["type"] == "missing":
         message = "required, but missing"
-    elif error["type"] not in ("value_error", "union_tag_invalid") and not isinstance(
-        error["input"], dict | list
-    ):
+    elif error["type"] != "value_error" and not isinstance(error["input"], dict | list):
         message += f" (got {error['input']!r})"
     message = message[:1].lower() + message[1:]
     return document.error(message, hint[:1].upper() + hint[1:], at=(*at, *path))
@@ -202,11 +207,17 @@ def key_paths(model: type[BaseModel]) -> Iterator[str]:
 
 
 def nearest_hint(word: str, known: Sequence[str]) -> str:
-    """Return ``Did you mean ...?`` for the closest of `known` (its last dotted part), or a list."""
-    by_leaf: dict[str, str] = {}
-    for name in known:
-        by_leaf.setdefault(name.rsplit(".", 1)[-1], name)
-    close = difflib.get_close_matches(word, by_leaf, n=1, cutoff=0.6)
+    """Return ``Did you mean ...?`` for the closest of `known`, or what is known."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
-        return f"Did you mean '{by_leaf[close[0]]}'?"
+        return f"Did you mean '{close[0]}'?"
     return f"Known: {', '.join(known)}" if 0 < len(known) <= 24 else ""
+
+
+def nearest_key_hint(word: str, paths: Sequence[str]) -> str:
+    """Return ``Did you mean ...?`` for the dotted key whose last part is closest to `word`."""
+    by_leaf: dict[str, str] = {}
+    for path in paths:
+        by_leaf.setdefault(path.rsplit(".", 1)[-1], path)
+    close = difflib.get_close_matches(word, by_leaf, n=1, cutoff=0.6)
+    return f"Did you mean '{by_leaf[close[0]]}'?" if close else ""

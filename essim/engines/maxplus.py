@@ -40,6 +40,7 @@ def finish(
         Shape (kept ops, lanes).
     """
     graph = Graph.of(ops)
+    durations_ps = list(durations_ps)
     wanted = list(range(len(ops)) if keep is None else keep)
     carriers = _carriers(graph)
     rows = _pass(ops, graph, durations_ps, {}, {*wanted, *carriers, graph.last_main})

@@ -68,7 +68,8 @@ def test_results_leave_out_what_is_equal_or_unknown(few: list[Row]) -> None:
 
 
 def test_price_sources_are_gathered(few: list[Row]) -> None:
-    few[0]["price_sources"] = "measured: gemm; provisional roofline: rope"
+    few[0]["price_sources"] = "measured: gemm; roofline: rope"
+    few[0]["prefill_sources"] = "extrapolated: gemm"
     few[1]["price_sources"] = None
     rows = few[:3]
     rows[2]["price_sources"] = "measured: norm gemm"
@@ -82,19 +83,23 @@ def test_price_sources_are_gathered(few: list[Row]) -> None:
             "operations": "gemm norm",
         },
         {
-            "price": "provisional roofline",
-            "means": "computed from peak rates, not timed; "
-            "a placeholder until it is timed; read the results as a sketch",
+            "price": "roofline",
+            "means": "computed from peak rates, not timed",
             "points": 1,
             "operations": "rope",
         },
+        {
+            "price": "extrapolated",
+            "means": "beyond the sizes timed, along the last slope, never below the roofline",
+            "points": 1,
+            "operations": "gemm",
+        },
     ]
-    notes = [b.text for b in blocks if isinstance(b, Paragraph) and b.style == "note"]
-    assert notes == ["Provisional: some prices or peaks await a measurement."]
+    assert not [b for b in blocks if isinstance(b, Paragraph) and b.style == "note"]
 
 
 def test_manifest_is_flattened_and_folded(few: list[Row]) -> None:
-    manifest = {"versions": {"essim": "0.1.0"}, "seed": 0, "profile": {"note": "provisional"}}
+    manifest = {"versions": {"essim": "0.1.0"}, "seed": 0, "profiles": {"h": {"provisional": True}}}
     blocks = sweep_blocks(few, [], "gpu-target", manifest)
     details = blocks[-1]
     assert isinstance(details, Details)
@@ -103,6 +108,7 @@ def test_manifest_is_flattened_and_folded(few: list[Row]) -> None:
     assert list(table.rows) == [
         {"key": "versions.essim", "value": "0.1.0"},
         {"key": "seed", "value": "0"},
-        {"key": "profile.note", "value": "provisional"},
+        {"key": "profiles.h.provisional", "value": "true"},
     ]
-    assert any(isinstance(b, Paragraph) and b.style == "note" for b in blocks)
+    notes = [b.text for b in blocks if isinstance(b, Paragraph) and b.style == "note"]
+    assert notes == ["Provisional: first numbers of this hardware, not a calibration."]

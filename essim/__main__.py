@@ -1,0 +1,5 @@
+"""``python -m essim``."""
+
+from essim.cli import app
+
+app(prog_name="essim")

@@ -1,0 +1,14 @@
+"""What every op kind has to do: the table that prices it, the point in that table, and its floor.
+
+The floor of an op is its least bytes over bandwidth or its FLOPs over the peak, plus its launches:
+the roofline that prices it where no table does.
+"""
+
+from essim.work.case import Case, Point, Pricer, Work
+from essim.work.layer import LAYER_KINDS
+from essim.work.prefill import PREFILL_KINDS
+from essim.work.routes import ROUTE_KINDS
+
+__all__ = ["KINDS", "ROUTE_KINDS", "Case", "Point", "Pricer", "Work"]
+
+KINDS: dict[str, Pricer] = LAYER_KINDS | PREFILL_KINDS | ROUTE_KINDS

@@ -1,0 +1,96 @@
+"""What an op is priced for, and what it has to do: its table, its point there, its floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essim.model import ModelShape
+from essim.routing import Routing
+from essim.selectors import Selector
+
+Values = NDArray[np.number[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is priced: a model with a selector (resolved for its workload) and a routing."""
+
+    model: ModelShape
+    selector: Selector
+    routing: Routing
+
+    @property
+    def channels(self) -> int:
+        """Channels the scoring reads: the selector's policy, else the routing's, else all."""
+        asked = self.selector.channels or self.routing.channels or self.model.head_dim
+        return min(asked, self.model.head_dim)
+
+    @property
+    def projects(self) -> bool:
+        """Whether a proxy query has to be made."""
+        return self.routing.early
+
+    @property
+    def down_on_gpu(self) -> bool:
+        """Whether the main stream computes the projection's first factor before it publishes."""
+        low_rank = self.routing.projection_rank is not None
+        return self.projects and low_rank and self.routing.down_projection == "gpu"
+
+    def settings(self) -> dict[str, object]:
+        """Return every setting a table may be tied to by its ``holds_for``."""
+        rank: object = self.routing.projection_rank or "full"
+        down = self.routing.down_projection if self.routing.projection_rank else "none"
+        return {
+            **self.model.model_dump(),
+            **self.selector.table_conditions(),
+            "channels": self.channels,
+            "kernel": self.routing.kernel,
+            "projection_rank": rank if self.projects else 0,
+            "down_projection": down if self.projects else "none",
+        }
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where on the axes a price is wanted.
+
+    Attributes
+    ----------
+    batch
+        Sequences in the batch.
+    rows
+        Rows of the GEMMs: the batch in decode, the prompt in prefill.
+    context_tokens
+        Tokens in the KV cache, the current one included; int64, one per lane.
+    """
+
+    batch: int
+    rows: int
+    context_tokens: NDArray[np.int64]
+
+
+Device = Literal["gpu", "cpu", "d2h", "h2d", "constant"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One op's table, its point there, and its floor.
+
+    `flops` and `byte_count` may be one number or one per lane.
+    """
+
+    table: str
+    axes: Mapping[str, float | Values] = field(default_factory=dict)
+    keys: Mapping[str, object] = field(default_factory=dict)
+    byte_count: float | Values = 0.0
+    flops: float | Values = 0.0
+    launches: int = 1
+    device: Device = "gpu"
+
+
+Pricer = Callable[[Case, Point], Work]

@@ -1,0 +1,140 @@
+"""Work of routing: on the GPU, beside it, and on the CPU with its hand-over."""
+
+from __future__ import annotations
+
+from essim.work.case import Case, Point, Pricer, Work
+from essim.work.layer import constant
+
+
+def _update_bytes(case: Case, batch: int) -> float:
+    """New keys read, and their pages' summaries read and written."""
+    page = case.selector.table_conditions().get("page_tokens", 1)
+    summary = case.selector.summary_bytes_per_token_layer(case.model) * page
+    return batch * (case.model.kv_width * case.model.activation_bytes + 2 * summary)
+
+
+def _gpu_route(kernel: str) -> Pricer:
+    def work(case: Case, point: Point) -> Work:
+        # The stepwise scan reads min and max of every channel, whatever the filter says.
+        both, channels = (2, case.model.head_dim) if kernel == "stepwise" else (1, case.channels)
+        route = case.selector.route_work(case.model, point.context_tokens, channels)
+        return Work(
+            f"gpu_route_{kernel}",
+            axes={"batch": point.batch, "context_tokens": point.context_tokens},
+            byte_count=both * point.batch * route.read_bytes + _update_bytes(case, point.batch),
+            flops=point.batch * route.flops,
+            launches=6 if kernel == "stepwise" else 1,
+        )
+
+    return work
+
+
+def _projection_elements(case: Case) -> int:
+    """Weights of the whole proxy projection: W_q, or its two low-rank factors."""
+    rank = case.routing.projection_rank
+    if rank is None:
+        return case.model.hidden * case.model.q_width
+    return rank * (case.model.hidden + case.model.q_width)
+
+
+def _gpu_proxy(case: Case, point: Point) -> Work:
+    """norm1, the proxy projection and RoPE of the next layer's query, beside the main stream."""
+    weights = _projection_elements(case)
+    return Work(
+        "gpu_proxy",
+        axes={"batch": point.batch},
+        byte_count=float(weights * case.model.activation_bytes),
+        flops=2.0 * weights * point.batch,
+        launches=3,
+    )
+
+
+def _gpu_side_slowdown(case: Case, point: Point) -> Work:
+    """Floor: the bandwidth that router and projection take, and the fork and join."""
+    route = _gpu_route(case.routing.kernel)(case, point)
+    taken = route.byte_count + _gpu_proxy(case, point).byte_count
+    return Work("gpu_side_slowdown", axes=route.axes, byte_count=taken, launches=2)
+
+
+def _proxy_down(case: Case, point: Point) -> Work:
+    """norm1 and the first low-rank factor, on the main stream."""
+    rank = case.routing.projection_rank or 0
+    weights = rank * case.model.hidden
+    return Work(
+        "proxy_down",
+        axes={"batch": point.batch},
+        byte_count=float(weights * case.model.activation_bytes),
+        flops=2.0 * weights * point.batch,
+    )
+
+
+def _cpu_route(case: Case, point: Point) -> Work:
+    route = case.selector.route_work(case.model, point.context_tokens, case.channels)
+    threads = case.routing.cpu_threads
+    weights = 0
+    if case.projects:
+        weights = _projection_elements(case)
+        if case.down_on_gpu:
+            weights -= (case.routing.projection_rank or 0) * case.model.hidden
+    return Work(
+        "cpu_route",
+        axes={
+            "threads": threads,
+            "batch": point.batch,
+            "context_tokens": point.context_tokens,
+        },
+        byte_count=point.batch * route.read_bytes + weights * case.model.activation_bytes,
+        flops=point.batch * (route.flops + 2.0 * weights),
+        launches=0,
+        device="cpu",
+    )
+
+
+def _cpu_update(case: Case, point: Point) -> Work:
+    return Work(
+        "cpu_update",
+        axes={"threads": case.routing.cpu_threads, "batch": point.batch},
+        byte_count=_update_bytes(case, point.batch),
+        launches=0,
+        device="cpu",
+    )
+
+
+def _anchor_d2h(case: Case, point: Point) -> Work:
+    """What the router needs of the anchor: the query, the latent, or the hidden state."""
+    model = case.model
+    if not case.projects:
+        width = model.q_width
+    elif case.down_on_gpu:
+        width = case.routing.projection_rank or 0
+    else:
+        width = model.hidden
+    return Work(
+        "anchor_d2h", byte_count=float(point.batch * width * model.activation_bytes), device="d2h"
+    )
+
+
+def _key_d2h(case: Case, point: Point) -> Work:
+    moved = point.batch * case.model.kv_width * case.model.activation_bytes
+    return Work("key_d2h", byte_count=float(moved), device="d2h")
+
+
+def _index_h2d(case: Case, point: Point) -> Work:
+    moved = point.batch * case.selector.index_bytes(case.model)
+    return Work("index_h2d", byte_count=float(moved), device="h2d")
+
+
+ROUTE_KINDS: dict[str, Pricer] = {
+    "gpu_route_stepwise": _gpu_route("stepwise"),
+    "gpu_route_fused": _gpu_route("fused"),
+    "gpu_proxy": _gpu_proxy,
+    "gpu_side_slowdown": _gpu_side_slowdown,
+    "proxy_down": _proxy_down,
+    "publish": constant("publish", 1),
+    "await": constant("await", 1),
+    "anchor_d2h": _anchor_d2h,
+    "key_d2h": _key_d2h,
+    "index_h2d": _index_h2d,
+    "cpu_route": _cpu_route,
+    "cpu_update": _cpu_update,
+}

@@ -1,0 +1,121 @@
+"""The command line as a user meets it: a process, its streams, its exit code, its files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCENARIO = str(ROOT / "scenarios" / "earlyselect-40k.yaml")
+QUICK = ("--set", "workload.output_tokens=32", "--set", "workload.batch=2")
+
+
+def essim(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "essim", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def test_run_prints_a_table_the_parts_and_a_verdict() -> None:
+    done = essim("run", SCENARIO, *QUICK)
+    assert (done.returncode, done.stderr) == (0, "")
+    for text in ("decode_tokens_per_s", "gemm_gate_up", "provisional", "than gpu-target"):
+        assert text in done.stdout
+
+
+def test_run_json_is_one_object() -> None:
+    done = essim("run", SCENARIO, *QUICK, "--json")
+    found = json.loads(done.stdout)
+    assert found["row"]["output_tokens"] == 32
+    assert sum(part["share_frac"] for part in found["step"]) == pytest.approx(1.0, abs=1e-3)
+    assert set(found["manifest"]) >= {"essim", "commit", "scenario", "profiles", "engine", "seed"}
+    assert "faster than gpu-target" in found["verdict"]
+
+
+def test_sweep_writes_the_same_bytes_twice(tmp_path: Path) -> None:
+    written = []
+    for folder in ("a", "b"):
+        out, html = tmp_path / folder / "r.csv", tmp_path / folder / "r.html"
+        done = essim("sweep", SCENARIO, *QUICK, "--out", str(out), "--html", str(html))
+        assert done.returncode == 0
+        assert done.stderr.splitlines() == [f"wrote {out}", f"wrote {html}"]
+        assert "Against gpu-target-fused, cpu-mid" in done.stdout
+        written.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir()})
+    assert set(written[0]) == {"r.csv", "r.csv.manifest.json", "r.html"}
+    assert written[0] == written[1]
+
+
+def test_sweep_json_leaves_nothing_else_on_stdout(tmp_path: Path) -> None:
+    out = tmp_path / "r.parquet"
+    done = essim("sweep", SCENARIO, *QUICK, "--json", "--out", str(out))
+    found = json.loads(done.stdout)
+    assert len(found["rows"]) == 6
+    assert found["verdict"]
+    assert out.exists()
+
+
+def test_a_shipped_scenario_is_found_by_name_from_anywhere(tmp_path: Path) -> None:
+    assert essim("run", "earlyselect-40k", *QUICK, cwd=tmp_path).returncode == 0
+
+
+def test_a_profile_by_path_is_found_beside_its_scenario(tmp_path: Path) -> None:
+    text = Path(SCENARIO).read_text().replace("hardware: h200-sxm", "hardware: mine.yaml")
+    (tmp_path / "s.yaml").write_text(text)
+    profile = (ROOT / "hardware_profiles" / "h200-sxm.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(profile.split("tables:")[0])
+    done = essim("run", str(tmp_path / "s.yaml"), *QUICK, "--json")
+    row = json.loads(done.stdout)["row"]
+    assert row["status"] == "ok"
+    assert row["measured_frac"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("run", "none.yaml"), 2, "none.yaml: cannot be read"),
+        (("run", SCENARIO, "--set", "workload.batch=0"), 2, "--set: workload.batch: input should"),
+        (("run", SCENARIO, "--set", "hardware=h100"), 2, "hardware: no hardware profile 'h100'"),
+        (("run", SCENARIO, "--strict"), 3, "on h200-sxm is roofline, not measured"),
+        (("sweep", SCENARIO, "--out", "r.xlsx"), 2, "--out: r.xlsx ends in neither"),
+        (("sweep", SCENARIO, "--engine", "fast"), 2, "Invalid value for '--engine'"),
+        (("fly",), 2, "No such command 'fly'"),
+    ],
+)
+def test_bad_input_is_a_message_an_exit_code_and_no_file(
+    tmp_path, arguments, code, message
+) -> None:
+    done = essim(*arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_point_that_does_not_fit_is_no_error() -> None:
+    done = essim("run", SCENARIO, "--set", "model=llama-3.1-70b")
+    assert done.returncode == 0
+    assert "This point does not run: needs 1" in done.stdout
+
+
+def test_lists_and_schema() -> None:
+    names = {
+        what: [entry["name"] for entry in json.loads(essim("list", what, "--json").stdout)[what]]
+        for what in ("models", "hardware", "selectors", "routings", "scenarios")
+    }
+    assert names["models"][:2] == ["llama-3.1-8b", "llama-3-8b"]
+    assert "h200-sxm" in names["hardware"]
+    assert {"dense", "rocketkv"} <= set(names["selectors"])
+    assert "cpu-mid" in names["routings"]
+    assert "earlyselect-40k" in names["scenarios"]
+    assert json.loads(essim("schema").stdout)["title"] == "Scenario"
+
+
+@pytest.mark.parametrize("module", ["essim", "essim.cli"])
+def test_importing_it_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    heavy = {"torch", "plotly", "pandas", "numpy", "pydantic", "simpy", "pyarrow", "networkx"}
+    assert not heavy & set(loaded.stdout.split())

@@ -1,0 +1,117 @@
+"""Prices: tables first, the roofline where there is none, and each says which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from essim.costs import SOURCES, CostModel
+from essim.errors import PricingError
+from essim.hardware import find_profile, load_profile
+from essim.model import PRESETS
+from essim.routing import Routing
+from essim.selectors.rocketkv import RocketKV
+from essim.work import KINDS, Case, Point
+
+PROFILE = load_profile(find_profile("h200-sxm", Path()))
+ROCKET = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_tokens=4)
+CPU_MID = Routing(where="cpu", anchor="mid")
+BANDWIDTH, LAUNCH_S = 4.3e12, 0.5e-6
+
+
+def price(kind, batch=1, context=(4096,), model="llama-3.1-8b", routing=CPU_MID, **options):
+    case = Case(PRESETS[model], ROCKET, routing)
+    point = Point(batch, batch, np.array(context, dtype=np.int64))
+    found = CostModel(PROFILE, case, **options).price(kind, point)
+    return found, [SOURCES[rank] for rank in found.rank]
+
+
+def test_on_the_grid_a_price_is_measured() -> None:
+    found, sources = price("gemm_qkv", batch=8)
+    assert (found.mean_s[0], sources) == (16.4e-6, ["measured"])
+    assert price("publish")[1] == ["measured"]
+
+
+def test_between_points_it_is_interpolated() -> None:
+    found, sources = price("gpu_route_stepwise", context=(4096, 8192))
+    assert sources == ["measured", "interpolated"]
+    assert found.mean_s == pytest.approx([19.5e-6, (19.5e-6 + 28.3e-6) / 2])
+
+
+def test_past_the_edge_it_goes_on_but_never_below_the_roofline() -> None:
+    found, sources = price("gpu_route_stepwise", batch=16, context=(12288,))
+    assert sources == ["extrapolated"]
+    # 16 sequences at 12288 tokens were seen at 160 us.
+    assert found.mean_s[0] == pytest.approx(89.7e-6 + 2 * (89.7e-6 - 55.7e-6))
+    case = Case(PRESETS["llama-3.1-8b"], ROCKET, CPU_MID)
+    prefill = Point(1, 40960, np.array([40960], dtype=np.int64))
+    found = CostModel(PROFILE, case).price("gemm_gate_up", prefill)
+    flops = 2 * 28672 * 4096 * 40960
+    assert found.mean_s[0] == pytest.approx(flops / 989e12 + LAUNCH_S)
+    assert SOURCES[found.rank[0]] == "extrapolated"
+
+
+def test_without_a_table_it_is_the_roofline() -> None:
+    found, sources = price("gemm_qkv", model="qwen2.5-7b")
+    n, k = 3584 + 2 * 512, 3584
+    assert sources == ["roofline"]
+    assert found.mean_s[0] == pytest.approx(2 * (n * k + n + k) / BANDWIDTH + LAUNCH_S)
+
+
+def test_a_table_holds_only_for_what_it_was_measured_with() -> None:
+    for change in ({"channels": 64}, {"down_projection": "cpu"}, {"projection_rank": 64}):
+        routing = Routing(where="cpu", anchor="mid", **change)
+        assert price("cpu_route", routing=routing)[1] == ["roofline"]
+    assert price("attn_dense", model="smollm2-135m")[1] == ["roofline"]
+    fused = Routing(where="gpu_side", anchor="mid", kernel="fused")
+    assert price("gpu_side_slowdown", routing=fused)[1] == ["roofline"]
+
+
+def test_the_cpu_router_carries_its_distribution() -> None:
+    found, sources = price("cpu_route")
+    assert sources == ["measured"]
+    assert found.spread is not None
+    assert found.spread.p50_s[0] == 27e-6
+    p99 = found.spread.p50_s[0] * np.exp(found.spread.sigma[0] * 2.3263478740408408)
+    assert p99 == pytest.approx(64e-6)
+
+
+def test_small_payloads_cost_their_bytes_over_the_link() -> None:
+    found, sources = price("anchor_d2h", batch=8)
+    assert sources == ["measured"]
+    assert found.mean_s[0] == pytest.approx(8 * 128 * 2 / 55e9)
+    target = Routing(where="cpu", anchor="target")
+    assert price("anchor_d2h", routing=target)[0].mean_s[0] == pytest.approx(8192 / 55e9)
+    assert price("index_h2d")[0].mean_s[0] == pytest.approx(8 * 32 * 4 / 55e9)
+    assert price("key_d2h")[0].mean_s[0] == pytest.approx(2048 / 55e9)
+
+
+def test_strict_refuses_what_is_not_measured_and_says_why() -> None:
+    price("gemm_qkv", batch=3, strict=True)
+    with pytest.raises(PricingError, match=r"rope on h200-sxm is roofline.*no such table"):
+        price("rope", strict=True)
+    with pytest.raises(PricingError, match="off the table's grid"):
+        price("gpu_route_stepwise", batch=64, strict=True)
+    with pytest.raises(PricingError, match=r"holds for heads \[32\], not 9"):
+        price("attn_sparse", model="smollm2-135m", strict=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("model", PRESETS)
+def test_every_kind_has_a_positive_finite_price_for_every_model(kind: str, model: str) -> None:
+    for batch in (1, 3, 64):
+        found, _ = price(kind, batch=batch, context=(1, 100, 5000, 200000), model=model)
+        assert found.mean_s.shape == (4,)
+        assert np.isfinite(found.mean_s).all()
+        assert (found.mean_s >= 0).all()
+        assert (found.mean_s > 0).all() or kind == "host"
+
+
+def test_sparse_attention_below_its_budget_reads_what_dense_reads() -> None:
+    case = Case(PRESETS["smollm2-135m"], ROCKET, CPU_MID)
+    point = Point(2, 2, np.array([50], dtype=np.int64))
+    sparse = KINDS["attn_sparse"](case, point)
+    dense = KINDS["attn_dense"](case, point)
+    assert sparse.byte_count == dense.byte_count

@@ -1,0 +1,52 @@
+import csv
+import json
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from essim.errors import InputError
+from essim.results import COLUMNS, write_results
+
+ROW = dict.fromkeys(COLUMNS) | {"name": "x", "batch": 2, "step_s": 0.005, "reason": "a, b"}
+
+
+def test_csv_has_every_column_and_empty_cells_for_none(tmp_path: Path) -> None:
+    write_results([ROW], tmp_path / "deep" / "r.csv", {"seed": 3})
+    with (tmp_path / "deep" / "r.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert list(row) == list(COLUMNS)
+    assert (row["batch"], row["step_s"], row["reason"], row["tpot_s"]) == ("2", "0.005", "a, b", "")
+
+
+def test_the_manifest_lies_beside_it(tmp_path: Path) -> None:
+    write_results([ROW], tmp_path / "r.csv", {"seed": 3})
+    manifest = json.loads((tmp_path / "r.csv.manifest.json").read_text())
+    assert (manifest["rows"], manifest["seed"]) == (1, 3)
+    assert manifest["columns"]["step_s"] == "s"
+
+
+def test_parquet_carries_units(tmp_path: Path) -> None:
+    write_results([ROW, ROW | {"batch": None}], tmp_path / "r.parquet", {})
+    table = pq.read_table(tmp_path / "r.parquet")
+    assert table.schema.field("step_s").metadata == {b"unit": b"s"}
+    assert table["batch"].to_pylist() == [2, None]
+    assert table["step_s"].to_pylist() == [0.005, 0.005]
+
+
+def test_numbers_that_are_not_finite_become_empty(tmp_path: Path) -> None:
+    row = ROW | {"step_s": math.nan, "tpot_s": math.inf}
+    write_results([row], tmp_path / "r.csv", {})
+    with (tmp_path / "r.csv").open() as file:
+        (found,) = csv.DictReader(file)
+    assert (found["step_s"], found["tpot_s"]) == ("", "")
+
+
+def test_other_endings_and_unwritable_places_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"ends in neither \.csv nor \.parquet"):
+        write_results([ROW], tmp_path / "r.xlsx", {})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_results([ROW], tmp_path / "file" / "r.csv", {})
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from essim.errors import InputError
+from essim.tables import read_table
+
+
+def table(folder: Path, text: str, keys=(), axes=("batch", "context_tokens")):
+    file = folder / "t.csv"
+    file.write_text(text)
+    return read_table(file, "t", keys, axes)
+
+
+def linear_table(folder: Path):
+    rows = [
+        f"{b},{s},{1e-6 + 2e-6 * b + 3e-9 * s + 1e-10 * b * s!r}"
+        for b in (1, 4, 9)
+        for s in (1000, 3000, 4000)
+    ]
+    return table(folder, "batch,context_tokens,mean_s\n" + "\n".join(rows))
+
+
+@given(st.floats(1, 9), st.floats(1000, 4000))
+def test_an_exactly_linear_table_comes_back_exactly(tmp_path_factory, b: float, s: float) -> None:
+    found = linear_table(tmp_path_factory.mktemp("t")).grids[()].at([b, s])
+    expected = 1e-6 + 2e-6 * b + 3e-9 * s + 1e-10 * b * s
+    assert found.mean_s == pytest.approx(expected, rel=1e-9)
+    assert found.inside.all()
+
+
+def test_on_between_and_off_the_grid_are_told_apart(tmp_path: Path) -> None:
+    found = linear_table(tmp_path).grids[()].at([4, np.array([3000, 3001, 4001, 999])])
+    assert found.on_grid.tolist() == [True, False, False, False]
+    assert found.inside.tolist() == [True, True, False, False]
+    # Off the grid the last interval's line goes on.
+    assert found.mean_s[2] == pytest.approx(1e-6 + 8e-6 + 3e-9 * 4001 + 4e-10 * 4001)
+
+
+def test_an_axis_of_one_tick_is_constant(tmp_path: Path) -> None:
+    grid = table(tmp_path, "batch,p50_s\n2,5e-6\n", axes=("batch",)).grids[()]
+    found = grid.at([np.array([2, 3])])
+    assert found.mean_s.tolist() == [5e-6, 5e-6]
+    assert found.inside.tolist() == [True, False]
+
+
+def test_median_and_99th_percentile_make_a_log_normal(tmp_path: Path) -> None:
+    grid = table(tmp_path, "batch,p50_s,p99_s\n1,27e-6,64e-6\n", axes=("batch",)).grids[()]
+    found = grid.at([1])
+    sigma = np.log(64 / 27) / 2.3263478740408408
+    assert found.spread.sigma == pytest.approx(sigma)
+    assert found.mean_s == pytest.approx(27e-6 * np.exp(sigma**2 / 2))
+
+
+def test_keys_pick_the_grid(tmp_path: Path) -> None:
+    text = "n,k,rows,p50_s\n64,32,1,1e-6\n64,16,1,2e-6\n"
+    found = table(tmp_path, text, keys=("n", "k"), axes=("rows",))
+    assert found.grid({"n": 64, "k": 16}).at([1]).mean_s == 2e-6
+    assert found.grid({"n": 65, "k": 16}) is None
+
+
+def test_doubled_points_become_their_median_with_a_warning(tmp_path: Path) -> None:
+    text = "batch,p50_s\n1,1e-6\n1,9e-6\n1,2e-6\n"
+    with pytest.warns(UserWarning, match="1 points are there twice"):
+        found = table(tmp_path, text, axes=("batch",))
+    assert found.grids[()].at([1]).mean_s == 2e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch,context_tokens,p50_s\n1,2,0\n", "t.csv:2: p50_s: '0' is not a finite number"),
+        ("batch,context_tokens,p50_s\n1,2,-1e-6\n", "t.csv:2: p50_s: '-1e-6' is not"),
+        ("batch,context_tokens,p50_s\n1,2,nan\n", "t.csv:2: p50_s: 'nan' is not"),
+        ("batch,context_tokens,p50_s\n1,2,inf\n", "t.csv:2: p50_s: 'inf' is not"),
+        ("batch,context_tokens,p50_s\n1,2,1\n1,3,\n", "t.csv:3: p50_s: '' is not"),
+        ("batch,context_tokens,p50_s\n1,2\n", "t.csv:2: 2 cells in a row of 3 columns"),
+        ("batch,context,p50_s\n1,2,1\n", "no column 'context_tokens'. Did you mean 'context'?"),
+        ("batch,context_tokens,p50\n1,2,1\n", "unknown column 'p50'. Did you mean 'p50_s'?"),
+        ("batch,context_tokens,p99_s\n1,2,1\n", "neither mean_s nor p50_s"),
+        ("batch,context_tokens,p50_s\n", "the table has no rows"),
+        ("", "no column 'batch'"),
+        (
+            "batch,context_tokens,p50_s\n1,2,1\n1,3,1\n2,2,1\n",
+            "the grid of t has a hole at batch=2, context_tokens=3",
+        ),
+    ],
+)
+def test_unreadable_tables_are_refused_with_file_and_line(tmp_path, text, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        table(tmp_path, text)
+    assert message in str(error.value)
