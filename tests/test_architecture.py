@@ -21,7 +21,7 @@ LAYERS = [
     ["engines", "work"],
     ["costs"],
     ["scenario"],
-    ["results", "memory"],
+    ["results", "memory", "decode"],
     ["simulate"],
     ["verdict", "show", "listing"],
     ["cli"],

@@ -47,15 +47,14 @@ def test_gpu_target_is_the_sum_of_its_prices(scenario_file) -> None:
 
 def test_the_context_grows_by_one_each_step(scenario_file) -> None:
     base, _ = load_scenario(scenario_file(), ["routing=gpu-target", "selector={kind: dense}"])
-    simulator = Simulator()
-    run = simulator.decode(base)
+    run = Simulator().decode(base)
     grown = run.prices["attn_dense"].mean_s
     assert len(grown) == 15
     # Linear between its points: each step adds one token's worth.
     per_token = (48.7e-6 - 21.4e-6) / (40960 - 12288)
     assert grown[0] == pytest.approx(48.7e-6 + per_token)
     assert grown[-1] == pytest.approx(48.7e-6 + 15 * per_token)
-    assert int(run.step_ps.sum()) == sum(int(simulator.decode(base).step_ps[i]) for i in range(15))
+    assert (np.diff(run.step_ps) > 0).all()
 
 
 def test_a_budgeted_cache_reads_its_true_mean_not_the_mean_of_the_ends() -> None:

@@ -140,7 +140,8 @@ def test_the_engines_agree_on_every_point_of_every_shipped_scenario(file) -> Non
         if key in seen:
             continue
         seen.add(key)
-        run = simulator.decode(point, 3)
+        short = point.workload.model_copy(update={"output_tokens": 4})
+        run = simulator.decode(point.model_copy(update={"workload": short}))
         np.testing.assert_array_equal(
             finish_des(run.ops, run.durations_ps), finish_maxplus(run.ops, run.durations_ps)
         )

@@ -1,0 +1,166 @@
+"""One point's decode and prefill, replayed: prices -> durations -> engine -> picoseconds a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essim.costs import SOURCES, STRICT_SOURCES, CostModel, Price
+from essim.engines import Finish
+from essim.engines.graph import Graph
+from essim.hardware import HardwareProfile
+from essim.jitter import normals
+from essim.scenario import Scenario
+from essim.step import MAIN_STREAM, Op, decode_step, prefill_step
+from essim.units import PS_PER_S
+from essim.work import ROUTE_KINDS, Case, Point
+
+Picoseconds = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the prices of a step come from.
+
+    Attributes
+    ----------
+    text
+        ``measured: gemm_o norm; roofline: rope``: every kind under its worst source.
+    worst
+        The worst source of every kind.
+    measured_frac
+        Share of the ops' time whose price is measured or interpolated.
+    """
+
+    text: str
+    worst: dict[str, str]
+    measured_frac: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive steps of one op list: a decode run, or a prefill of one step.
+
+    Attributes
+    ----------
+    durations_ps
+        Each op's duration in every step.
+    step_ps, unrouted_ps
+        Time of every step, and what it would be if routing and hand-over took none.
+    busy_ps
+        How long the main stream and the CPU router work in every step.
+    """
+
+    ops: tuple[Op, ...]
+    prices: dict[str, Price]
+    durations_ps: list[Picoseconds]
+    step_ps: Picoseconds
+    unrouted_ps: Picoseconds
+    busy_ps: dict[str, Picoseconds]
+
+    def sources(self, steps: int) -> Sources:
+        """Return where the prices of the first `steps` steps come from."""
+        kinds = Counter(op.kind for op in self.ops)
+        total_s = measured_s = 0.0
+        worst: dict[str, str] = {}
+        for kind, price in self.prices.items():
+            ranks, times_s = price.rank[:steps], price.mean_s[:steps]
+            worst[kind] = SOURCES[int(ranks.max())]
+            total_s += float(times_s.sum()) * kinds[kind]
+            measured_s += float(times_s[ranks < len(STRICT_SOURCES)].sum()) * kinds[kind]
+        parts = []
+        for source in SOURCES:
+            named = sorted(kind for kind, found in worst.items() if found == source)
+            if named:
+                parts.append(f"{source}: {' '.join(named)}")
+        return Sources("; ".join(parts), worst, measured_s / total_s)
+
+    def parts_s(self, steps: int) -> dict[str, float]:
+        """Return where a mean step goes on the main stream: seconds by kind, and ``waiting``.
+
+        Waiting is the time in which the main stream can do nothing until a router is done.
+        """
+        main = Counter(op.kind for op in self.ops if op.stream == MAIN_STREAM)
+        parts = {k: float(self.prices[k].mean_s[:steps].mean()) * n for k, n in main.items()}
+        idle_ps = self.step_ps[:steps] - self.busy_ps[MAIN_STREAM][:steps]
+        return parts | {"waiting": float(idle_ps.mean()) / PS_PER_S}
+
+
+def run_decode(
+    point: Scenario,
+    profile: HardwareProfile,
+    finish: Finish,
+    steps: int,
+    *,
+    strict: bool = False,
+    seed: int = 0,
+) -> Run:
+    """Simulate the first `steps` decode steps of a point.
+
+    Step i = 1, 2, ... attends over the kept prompt and i new tokens, its own included.
+    """
+    selector = point.resolved_selector()
+    kept = selector.kept_prompt_tokens(point.workload.input_tokens)
+    context = kept + np.arange(1, steps + 1, dtype=np.int64)
+    batch = point.workload.batch
+    ops = decode_step(point.model, selector, point.routing)
+    return _run(point, profile, finish, ops, Point(batch, batch, context), strict, seed)
+
+
+def run_prefill(
+    point: Scenario, profile: HardwareProfile, finish: Finish, *, strict: bool = False
+) -> Run:
+    """Simulate the prefill of one sequence."""
+    tokens = point.workload.input_tokens
+    ops = prefill_step(point.model, point.resolved_selector(), point.routing)
+    at = Point(1, tokens, np.array([tokens], dtype=np.int64))
+    return _run(point, profile, finish, ops, at, strict, seed=0)
+
+
+def _run(
+    point: Scenario,
+    profile: HardwareProfile,
+    finish: Finish,
+    ops: tuple[Op, ...],
+    at: Point,
+    strict: bool,
+    seed: int,
+) -> Run:
+    case = Case(point.model, point.resolved_selector(), point.routing)
+    costs = CostModel(profile, case, strict=strict)
+    prices = {kind: costs.price(kind, at) for kind in dict.fromkeys(op.kind for op in ops)}
+    durations = _durations_ps(ops, prices, len(at.context_tokens), seed)
+    zero = np.zeros_like(at.context_tokens)
+    free = [zero if o.kind in ROUTE_KINDS else d for o, d in zip(ops, durations, strict=True)]
+    last = [Graph.of(ops).last_main]
+    step_ps, unrouted_ps = (finish(ops, rows, last)[0] for rows in (durations, free))
+    busy = {stream: zero.copy() for stream in (MAIN_STREAM, "cpu")}
+    for op, row in zip(ops, durations, strict=True):
+        if op.stream in busy:
+            busy[op.stream] += row
+    return Run(ops, prices, durations, step_ps, unrouted_ps, busy)
+
+
+def _durations_ps(
+    ops: Sequence[Op], prices: dict[str, Price], steps: int, seed: int
+) -> list[Picoseconds]:
+    """Return each op's durations; ops of a kind share a row unless its price is spread."""
+    shared = {kind: _to_ps(price.mean_s) for kind, price in prices.items()}
+    spread_ops = [op.name for op in ops if prices[op.kind].spread]
+    z = dict(zip(spread_ops, normals(seed, len(spread_ops), steps), strict=True))
+    rows = []
+    for op in ops:
+        spread = prices[op.kind].spread
+        if spread is None:
+            rows.append(shared[op.kind])
+        else:
+            rows.append(_to_ps(spread.p50_s * np.exp(spread.sigma * z[op.name])))
+    return rows
+
+
+def _to_ps(seconds: NDArray[np.float64]) -> Picoseconds:
+    return np.rint(np.asarray(seconds) * PS_PER_S).astype(np.int64)
