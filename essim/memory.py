@@ -72,7 +72,7 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
     proxy_gpu, proxy_cpu = _proxy_bytes(scenario) if selector.query_conditioned else (0, 0)
     widest = max(model.q_width + 2 * model.kv_width, 3 * model.ffn)
     activations = load.input_tokens * (2 * model.hidden + widest) * model.activation_bytes
-    scores = model.heads * 32 * load.input_tokens * 4 if selector.query_conditioned else 0
+    scores = model.heads * 32 * load.input_tokens * 4 if selector.evicts_prompt else 0
     reserve = scenario.memory.reserve_frac
     return Memory(
         weight_bytes=model.weight_bytes(),

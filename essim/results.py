@@ -39,13 +39,19 @@ COLUMNS: dict[str, str] = {
     "channels": "",
     "cpu_threads": "",
     "prompt_budget": "tokens",
+    "budget_tokens": "tokens",
+    "top_tokens": "tokens",
     "page_tokens": "tokens",
     "top_pages": "",
     "kv_block_tokens": "tokens",
+    "per": "",
+    "dense_layer_count": "",
     "batch": "",
     "input_tokens": "tokens",
     "output_tokens": "tokens",
     "attended_tokens": "tokens",
+    "mean_read_tokens": "tokens",
+    "read_ratio": "1",
     "status": "",
     "reason": "",
     "decode_tokens_per_s": "tokens/s",
@@ -78,11 +84,16 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
     """Return a row with a point's fields and bytes, and no times yet."""
     import numpy as np
 
+    from essim.work import Case
+
     selector, load, routing = point.resolved_selector(), point.workload, point.routing
-    final = selector.kept_prompt_tokens(load.input_tokens) + load.output_tokens - 1
+    final = point.final_context_tokens()
+    at_the_end = np.array([final], dtype=np.int64)
+    mean_read = float(Case(point.model, selector, routing).mean_read_tokens(at_the_end)[0])
     row: Row = dict.fromkeys(COLUMNS)
-    settings = selector.model_dump()
-    row |= {key: settings[key] for key in COLUMNS if key in settings}
+    # As asked for, and what that was resolved to.
+    for settings in (point.selector.model_dump(), selector.model_dump(exclude_none=True)):
+        row |= {key: settings[key] for key in COLUMNS if key in settings}
     row |= {
         "name": point.name,
         "model": point.model.name,
@@ -92,7 +103,9 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
         "batch": load.batch,
         "input_tokens": load.input_tokens,
         "output_tokens": load.output_tokens,
-        "attended_tokens": int(selector.attended_tokens(np.array([final]))[0]),
+        "attended_tokens": int(selector.attended_tokens(at_the_end)[0]),
+        "mean_read_tokens": mean_read,
+        "read_ratio": final / mean_read,
         "status": "ok",
         "reason": "",
         "kv_bytes": need.kv_bytes,
@@ -108,7 +121,7 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
             "anchor": routing.anchor,
             "kernel": None if on_cpu else routing.kernel,
             "projection_rank": routing.projection_rank if routing.early else None,
-            "channels": selector.channels or routing.channels or point.model.head_dim,
+            "channels": selector.channels(routing.channels, point.model.head_dim),
             "cpu_threads": routing.cpu_threads if on_cpu else None,
         }
     return row

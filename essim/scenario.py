@@ -69,6 +69,9 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
         self.resolved_selector()
+        dense = self.selector.dense_layers()
+        if dense > self.model.layers:
+            raise ValueError(f"{dense} dense layers, but {self.model.name} has {self.model.layers}")
         self.routing.anchors(self.model.layers)
         return self
 
@@ -76,6 +79,11 @@ class Scenario(Strict):
         """Return the selector with its workload-dependent settings worked out."""
         load = self.workload
         return self.selector.resolve(load.input_tokens, load.output_tokens, self.model.head_dim)
+
+    def final_context_tokens(self) -> int:
+        """Return the tokens in the KV cache at the last decode step, its own included."""
+        kept = self.resolved_selector().kept_prompt_tokens(self.workload.input_tokens)
+        return kept + self.workload.output_tokens - 1
 
     def with_routing(self, preset: str) -> Scenario:
         """Return this point with another routing; settings the preset leaves open stay."""

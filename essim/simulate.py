@@ -147,8 +147,9 @@ class Simulator:
         profile = self.profile(point.hardware)
         baseline, dense = point.with_routing(point.compare.baseline), point.with_dense()
         gains: Row = {}
-        if _infeasible(baseline, profile):
-            gains["reason"] = "the baseline does not fit, so there is no gain over it"
+        why = _infeasible(baseline, profile)
+        if why:
+            gains["reason"] = f"no gain, since the baseline does not run: {why}"
         else:
             base = self._times(baseline)
             gains["decode_gain_frac"] = _gain(row, base, "decode_tokens_per_s")
@@ -172,7 +173,8 @@ def _key(point: Scenario, drop: Sequence[str] = ("output_tokens",)) -> str:
     """Return all that a run depends on, beside what is dropped of the workload."""
     load = {k: v for k, v in point.workload.model_dump().items() if k not in drop}
     selector = point.resolved_selector()
-    return repr((point.model, point.hardware, selector, selector.channels, point.routing, load))
+    channels = selector.channels(point.routing.channels, point.model.head_dim)
+    return repr((point.model, point.hardware, selector, channels, point.routing, load))
 
 
 def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
@@ -181,6 +183,8 @@ def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
     final = load.input_tokens + load.output_tokens
     if final > point.model.max_context_tokens:
         return f"{final} tokens exceed the model's context of {point.model.max_context_tokens}"
+    if point.routing.where == "cpu" and point.selector.scans_keys:
+        return f"{point.selector.kind} scores every cached key, and the CPU does not have the keys"
     cores = profile.spec.cpu.cores.value
     if point.routing.where == "cpu" and point.routing.cpu_threads > cores:
         return f"{point.routing.cpu_threads} router threads on {cores} cores"

@@ -161,14 +161,16 @@ def _update(build: _Builder, layer: int) -> None:
 
 
 def prefill_step(model: ModelShape, selector: Selector, routing: Routing) -> tuple[Op, ...]:
-    """Return the ops of one sequence's prefill: dense, then stage 1 and the page summaries.
+    """Return the ops of one sequence's prefill: dense, then what its selector needs of it.
 
+    That is stage 1 where the prompt is evicted, and page summaries where there are any.
     Where routing runs on the CPU, each layer's summaries are copied there on the `d2h` stream
     while later layers run; the first decode step needs all of them, so the last op waits.
     """
     build = _Builder()
     build.add("embed", "embed")
     copies: list[str] = []
+    summarised = selector.summary_bytes_per_token_layer(model) > 0
     for layer in range(model.layers):
         build.add(f"norm1.{layer}", "norm")
         build.add(f"qkv.{layer}", "gemm_qkv")
@@ -179,10 +181,9 @@ def prefill_step(model: ModelShape, selector: Selector, routing: Routing) -> tup
         build.add(f"gate_up.{layer}", "gemm_gate_up")
         build.add(f"act.{layer}", "act")
         build.add(f"down.{layer}", "gemm_down")
-        if not selector.query_conditioned:
-            continue
-        build.add(f"stage1.{layer}", "stage1_select")
-        if layer < selector.dense_layers():
+        if selector.evicts_prompt:
+            build.add(f"stage1.{layer}", "stage1_select")
+        if layer < selector.dense_layers() or not summarised:
             continue
         summary = build.add(f"summary.{layer}", "summary_build")
         if routing.where == "cpu":

@@ -27,7 +27,10 @@ def run_verdict(point: Scenario, row: Row) -> str:
         ceiling = _percent(row["gain_ceiling_frac"])
         against = f"decodes {_faster(gain)} than {baseline} (ceiling {ceiling})"
     exposed = float(row["exposed_routing_s"] or 0.0) / float(step)
-    return f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over."
+    text = f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over."
+    if routing != "none" and row["attended_tokens"] == point.final_context_tokens():
+        text += " The budget covers the whole context: routing runs all the same and saves nothing."
+    return text
 
 
 def sweep_verdict(points: Sequence[Scenario], rows: Sequence[Row], simulate: Simulate) -> list[str]:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from essim.model import PRESETS
 from essim.selectors import SELECTORS
 from essim.selectors.dense import Dense
+from essim.selectors.exact_topk import ExactTopK
+from essim.selectors.quest import Quest
 from essim.selectors.rocketkv import RocketKV
 
 LLAMA = PRESETS["llama-3.1-8b"]
@@ -19,12 +21,17 @@ def at(*tokens: int) -> np.ndarray:
 
 
 def test_every_selector_is_found_by_its_kind() -> None:
-    assert {"dense": Dense, "rocketkv": RocketKV}.items() <= SELECTORS.items()
+    assert SELECTORS == {
+        "dense": Dense,
+        "exact_topk": ExactTopK,
+        "quest": Quest,
+        "rocketkv": RocketKV,
+    }
 
 
 def test_dense_attends_to_and_reads_everything() -> None:
     assert Dense().attended_tokens(at(1, 50)).tolist() == [1, 50]
-    assert Dense().read_tokens(at(1, 50)).tolist() == [1.0, 50.0]
+    assert Dense().read_tokens(LLAMA, at(1, 50)).tolist() == [1.0, 50.0]
     assert Dense().kept_prompt_tokens(40960) == 40960
     assert Dense().summary_bytes_per_token_layer(LLAMA) == 0.0
 
@@ -57,9 +64,18 @@ def test_a_summary_is_a_ninth_of_the_pool() -> None:
 def test_scattered_pages_read_whole_kv_blocks(block: int, expected: float) -> None:
     selector = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_tokens=block)
     tail = 4
-    assert selector.read_tokens(at(4096 + tail))[0] == pytest.approx(
+    assert selector.read_tokens(LLAMA, at(4096 + tail))[0] == pytest.approx(
         expected + (0 if block == 4 else tail), abs=0.5
     )
+
+
+def test_64_pages_of_4_select_256_tokens_and_read_up_to_2048() -> None:
+    selector = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=64, kv_block_tokens=32)
+    assert selector.selected_tokens(at(10**6)).tolist() == [256]
+    read = selector.read_tokens(LLAMA, at(4096, 32768, 10**8)) - 4
+    assert (np.diff(read) > 0).all()
+    assert read[-1] == pytest.approx(2048, abs=0.01)
+    assert (read <= 2048).all()
 
 
 def test_expected_blocks_equal_the_mean_over_every_choice() -> None:
@@ -67,7 +83,7 @@ def test_expected_blocks_equal_the_mean_over_every_choice() -> None:
     selector = RocketKV(prompt_budget=32, page_tokens=2, top_pages=2, kv_block_tokens=4)
     choices = list(itertools.combinations(range(6), 2))
     mean_blocks = np.mean([len({page // 2 for page in choice}) for choice in choices])
-    assert selector.read_tokens(at(13))[0] == pytest.approx(4 * mean_blocks + 1)
+    assert selector.read_tokens(LLAMA, at(13))[0] == pytest.approx(4 * mean_blocks + 1)
 
 
 @given(
@@ -81,7 +97,7 @@ def test_read_tokens_lie_between_attended_and_whole_blocks(context, page, top, f
         prompt_budget=4096, page_tokens=page, top_pages=top, kv_block_tokens=page * factor
     )
     attended = selector.attended_tokens(at(context))[0]
-    read = selector.read_tokens(at(context))[0]
+    read = selector.read_tokens(LLAMA, at(context))[0]
     assert attended <= context
     assert attended - 1e-6 <= read <= min(context, top * page * factor + page) + 1e-6
 
@@ -90,9 +106,11 @@ def test_the_policy_by_hand() -> None:
     # c = 32, rho = 0.5, M = 8192/32^0.5 = 1448.15, c2 = 5.657, p = min(5, 3) = 3, r = 68
     selector = RocketKV(budget_tokens=256).resolve(8192, 128, 128)
     assert (selector.prompt_budget, selector.page_tokens, selector.top_pages) == (1320, 3, 42)
-    assert selector.channels == 68
-    assert RocketKV(budget_tokens=512).resolve(8192, 128, 128).channels == 81
-    assert DEPLOYED.channels is None
+    assert selector.channels(32, 128) == 68
+    assert RocketKV(budget_tokens=512).resolve(8192, 128, 128).channels(None, 128) == 81
+    assert DEPLOYED.channels(None, 128) == 128
+    assert DEPLOYED.channels(32, 128) == 32
+    assert DEPLOYED.channels(256, 128) == 128
 
 
 @pytest.mark.parametrize(
@@ -101,7 +119,7 @@ def test_the_policy_by_hand() -> None:
 )
 def test_the_policy_at_8k_is_that_of_the_reference_code(budget, page, channels) -> None:
     selector = RocketKV(budget_tokens=budget).resolve(8192, 1, 128)
-    assert (selector.page_tokens, selector.channels) == (page, channels)
+    assert (selector.page_tokens, selector.channels(None, 128)) == (page, channels)
 
 
 def test_a_policy_that_leaves_no_prompt_is_refused() -> None:
@@ -112,7 +130,7 @@ def test_a_policy_that_leaves_no_prompt_is_refused() -> None:
 def test_a_context_below_the_budget_is_kept_whole() -> None:
     selector = RocketKV(prompt_budget=64, page_tokens=16, top_pages=4)
     assert selector.attended_tokens(at(50)).tolist() == [50]
-    assert selector.read_tokens(at(50)).tolist() == [50.0]
+    assert selector.read_tokens(LLAMA, at(50)).tolist() == [50.0]
 
 
 @pytest.mark.parametrize(

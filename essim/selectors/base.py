@@ -23,13 +23,16 @@ class RouteWork:
     Attributes
     ----------
     read_bytes
-        Summary bytes read for one sequence, per context length.
+        Summary (or key) bytes read for one sequence, per context length.
     flops
         Multiply-adds times two for one sequence, per context length.
+    launches
+        Kernels of a stepwise GPU router.
     """
 
     read_bytes: Values
     flops: Values
+    launches: int = 0
 
 
 class Selector(Strict):
@@ -41,6 +44,10 @@ class Selector(Strict):
 
     # Whether it needs a query every step: only then is there something to route early.
     query_conditioned: ClassVar[bool]
+    # Whether a stage after prefill keeps only part of the prompt.
+    evicts_prompt: ClassVar[bool] = False
+    # Whether routing scores the cached keys themselves, not summaries: it must run where they are.
+    scans_keys: ClassVar[bool] = False
 
     # Subclasses narrow this to a Literal: it names the method in scenarios and results.
     kind: Any
@@ -55,10 +62,12 @@ class Selector(Strict):
         """
         return self
 
-    @property
-    def channels(self) -> int | None:
-        """Scoring channels the method fixes itself; None leaves it to the routing."""
-        return None
+    def channels(self, asked: int | None, head_dim: int) -> int:
+        """Return how many key channels scoring reads, where the routing asks for `asked`.
+
+        All of them, unless the method has a channel filter.
+        """
+        return head_dim
 
     def kept_prompt_tokens(self, input_tokens: int) -> int:
         """Return how many prompt tokens stay in the cache after prefill."""
@@ -77,15 +86,24 @@ class Selector(Strict):
         """Return the tokens a routed layer attends to."""
 
     @abstractmethod
-    def read_tokens(self, context: Tokens) -> Values:
-        """Return the expected tokens read from the KV cache: whole KV blocks are read."""
+    def read_tokens(self, model: ModelShape, context: Tokens) -> Values:
+        """Return the expected tokens that attention reads of one KV head, whole KV blocks each.
+
+        A token counts as one with its K and V, as a half with only one of them.
+        """
 
     def summary_bytes_per_token_layer(self, model: ModelShape) -> float:
         """Return bytes of page summaries for each cached token in one layer."""
         return 0.0
 
-    def route_work(self, model: ModelShape, context: Tokens, channels: int) -> RouteWork:
-        """Return the least bytes and FLOPs of one layer's routing for one sequence."""
+    def route_work(self, model: ModelShape, context: Tokens, channels: int | None) -> RouteWork:
+        """Return the least bytes and FLOPs of one layer's routing for one sequence.
+
+        Parameters
+        ----------
+        channels
+            What a channel filter leaves; None for kernels that ignore it and read whole summaries.
+        """
         zero = np.zeros_like(context, dtype=np.float64)
         return RouteWork(zero, zero)
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from essim.model import ModelShape
 from essim.selectors.base import Selector, Tokens, Values
 
 
@@ -24,6 +25,6 @@ class Dense(Selector):
         """Return the whole context."""
         return context
 
-    def read_tokens(self, context: Tokens) -> Values:
+    def read_tokens(self, model: ModelShape, context: Tokens) -> Values:
         """Return the whole context."""
         return np.asarray(context, dtype=np.float64)

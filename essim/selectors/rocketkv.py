@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from essim.model import Count, ModelShape, dtype_bytes
+from essim.selectors import pages
 from essim.selectors.base import RouteWork, Selector, Tokens, Values
 
 # Stage 1 always keeps the last prompt tokens, whose attention scores the others.
 OBSERVATION_WINDOW_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What RocketKV's policy derives from a token budget."""
+
+    capacity_tokens: float
+    page_tokens: int
+    channels: int
+
+
+def policy(tokens: int, budget_tokens: int, head_dim: int) -> Policy:
+    """Return the settings of RocketKV's reference policy for `tokens` at a budget B.
+
+    With compression c = tokens/B: rho = min(0.2 + 0.06 log2 c, 0.8), capacity M = tokens/c^rho,
+    c2 = M/B, page = min(floor c2, ceil sqrt c2), channels = D page/c2.
+    """
+    compression = max(1.0, tokens / budget_tokens)
+    rho = min(0.2 + 0.06 * math.log2(compression), 0.8)
+    capacity_tokens = tokens / compression**rho
+    c2 = capacity_tokens / budget_tokens
+    page = max(1, min(math.floor(c2), math.ceil(math.sqrt(c2))))
+    return Policy(capacity_tokens, page, min(head_dim, max(1, round(head_dim * page / c2))))
 
 
 class RocketKV(Selector):
@@ -24,6 +49,7 @@ class RocketKV(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    evicts_prompt: ClassVar[bool] = True
 
     kind: Literal["rocketkv"] = "rocketkv"
     budget_tokens: Count | None = None
@@ -36,37 +62,28 @@ class RocketKV(Selector):
 
     @model_validator(mode="after")
     def _one_way(self) -> RocketKV:
-        pages = (self.prompt_budget, self.page_tokens, self.top_pages)
-        if self.budget_tokens is None and None in pages:
+        given = (self.prompt_budget, self.page_tokens, self.top_pages)
+        if self.budget_tokens is None and None in given:
             raise ValueError("give budget_tokens, or prompt_budget, page_tokens and top_pages")
-        if self.budget_tokens is not None and pages != (None, None, None):
+        if self.budget_tokens is not None and given != (None, None, None):
             raise ValueError(
                 "budget_tokens derives prompt_budget, page_tokens and top_pages; give one way"
             )
-        if self.page_tokens and self.kv_block_tokens and self.kv_block_tokens % self.page_tokens:
-            raise ValueError(
-                f"kv_block_tokens ({self.kv_block_tokens}) must be a multiple of "
-                f"page_tokens ({self.page_tokens})"
-            )
+        pages.check_block(self.page_tokens, self.kv_block_tokens)
         dtype_bytes(self.summary_dtype)
         return self
 
     def resolve(self, input_tokens: int, output_tokens: int, head_dim: int) -> RocketKV:
-        """Return page settings; with `budget_tokens`, those of the published policy.
+        """Return page settings; with `budget_tokens`, those of the published `policy`.
 
-        With compression c = input/B: rho = min(0.2 + 0.06 log2 c, 0.8), capacity M = input/c^rho
-        (prompt and new tokens together), c2 = M/B, page = min(floor c2, ceil sqrt c2),
-        channels = D page/c2, and B/2 attended tokens (RocketKV's reference policy).
+        Its capacity holds prompt and new tokens together, and B/2 tokens are attended to.
         """
         if self.budget_tokens is None:
             return self
         budget = self.budget_tokens
-        compression = max(1.0, input_tokens / budget)
-        rho = min(0.2 + 0.06 * math.log2(compression), 0.8)
-        capacity_tokens = input_tokens / compression**rho
-        c2 = capacity_tokens / budget
-        page = max(1, min(math.floor(c2), math.ceil(math.sqrt(c2))))
-        prompt_budget = math.floor(capacity_tokens) - output_tokens
+        settings = policy(input_tokens, budget, head_dim)
+        page = settings.page_tokens
+        prompt_budget = math.floor(settings.capacity_tokens) - output_tokens
         if prompt_budget < OBSERVATION_WINDOW_TOKENS:
             raise ValueError(
                 f"budget_tokens {budget} with {input_tokens} input and {output_tokens} output "
@@ -80,13 +97,12 @@ class RocketKV(Selector):
             kv_block_tokens=self.kv_block_tokens or page,
             summary_dtype=self.summary_dtype,
         )
-        resolved._policy_channels = min(head_dim, max(1, round(head_dim * page / c2)))
+        resolved._policy_channels = settings.channels
         return resolved
 
-    @property
-    def channels(self) -> int | None:
-        """Scoring channels of the policy; None where the routing sets them."""
-        return self._policy_channels
+    def channels(self, asked: int | None, head_dim: int) -> int:
+        """Return the policy's channels, else those asked for, else all."""
+        return min(self._policy_channels or asked or head_dim, head_dim)
 
     def _pages(self) -> tuple[int, int, int]:
         """Return (page_tokens, top_pages, kv_block_tokens), which `resolve` has settled."""
@@ -111,37 +127,32 @@ class RocketKV(Selector):
     def attended_tokens(self, context: Tokens) -> Tokens:
         """Return min(S, k p + ((S-1) mod p) + 1): the routed pages and the tail page."""
         page, top, _ = self._pages()
-        return np.minimum(context, top * page + (context - 1) % page + 1)
+        return pages.attended_tokens(context, page, top)
 
-    def read_tokens(self, context: Tokens) -> Values:
-        """Return expected tokens read when the k pages lie scattered over the KV blocks.
-
-        Every touched block is read whole. A block of q pages stays untouched with probability
-        C(N-q, k)/C(N, k) for k of N pages chosen at random: the worst case for blocks larger than
-        a page, since real selections cluster.
-        """
+    def read_tokens(self, model: ModelShape, context: Tokens) -> Values:
+        """Return the expected tokens read: whole KV blocks, and the tail page."""
         page, top, block = self._pages()
-        tail = (context - 1) % page + 1
-        pages = np.maximum((context - tail) // page, 1).astype(np.float64)
-        chosen = np.minimum(top, pages)
-        untouched = np.ones_like(pages)
-        for i in range(block // page):
-            untouched *= np.clip((pages - chosen - i) / np.maximum(pages - i, 1.0), 0.0, 1.0)
-        touched_tokens = pages * page * (1.0 - untouched)
-        read: Values = np.minimum(np.asarray(context, dtype=np.float64), touched_tokens + tail)
-        return read
+        return pages.read_tokens(context, page, top, block)
 
     def summary_bytes_per_token_layer(self, model: ModelShape) -> float:
         """Return 2 G D e / p: element-wise min and max of each page's keys."""
         page, _, _ = self._pages()
         return 2 * model.kv_width * dtype_bytes(self.summary_dtype) / page
 
-    def route_work(self, model: ModelShape, context: Tokens, channels: int) -> RouteWork:
-        """Return H (S/p) r multiply-adds over one summary value a page, channel and KV head."""
+    def route_work(self, model: ModelShape, context: Tokens, channels: int | None) -> RouteWork:
+        """Return H (S/p) r multiply-adds over one summary value a page, channel and KV head.
+
+        TensorRT-LLM's stepwise kernels ignore the filter and read min and max of every channel:
+        summary update, scan, softmax, mean over the group, top-k, gather of page offsets.
+        """
         page, _, _ = self._pages()
-        pages = np.ceil(context / page)
-        read_bytes = model.kv_heads * pages * channels * dtype_bytes(self.summary_dtype)
-        return RouteWork(read_bytes=read_bytes, flops=2.0 * model.heads * pages * channels)
+        values, r = (2, model.head_dim) if channels is None else (1, channels)
+        count = np.ceil(context / page)
+        return RouteWork(
+            read_bytes=values * model.kv_heads * count * r * dtype_bytes(self.summary_dtype),
+            flops=2.0 * model.heads * count * r,
+            launches=6,
+        )
 
     def index_bytes(self, model: ModelShape) -> int:
         """Return G k indices of 4 bytes."""

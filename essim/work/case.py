@@ -26,9 +26,8 @@ class Case:
 
     @property
     def channels(self) -> int:
-        """Channels the scoring reads: the selector's policy, else the routing's, else all."""
-        asked = self.selector.channels or self.routing.channels or self.model.head_dim
-        return min(asked, self.model.head_dim)
+        """Channels the scoring reads."""
+        return self.selector.channels(self.routing.channels, self.model.head_dim)
 
     @property
     def projects(self) -> bool:
@@ -41,13 +40,28 @@ class Case:
         low_rank = self.routing.projection_rank is not None
         return self.projects and low_rank and self.routing.down_projection == "gpu"
 
+    def read_tokens(self, context: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the tokens that attention of a routed layer reads of one KV head."""
+        read = self.selector.read_tokens(self.model, context)
+        # A scan of the keys scored the proxy query: the real one reads the chosen keys again.
+        return 2.0 * read if self.selector.scans_keys and self.projects else read
+
+    def mean_read_tokens(self, context: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the mean over layers of KV tokens that attention and a scan of keys read."""
+        layers, dense = self.model.layers, self.selector.dense_layers()
+        routed = self.read_tokens(context) + context / 2.0 * self.selector.scans_keys
+        mean: NDArray[np.float64] = (dense * context + (layers - dense) * routed) / layers
+        return mean
+
     def settings(self) -> dict[str, object]:
         """Return every setting a table may be tied to by its ``holds_for``."""
         rank: object = self.routing.projection_rank or "full"
         down = self.routing.down_projection if self.routing.projection_rank else "none"
         return {
             **self.model.model_dump(),
+            **self.selector.model_dump(),
             **self.selector.table_conditions(),
+            "selector": self.selector.kind,
             "channels": self.channels,
             "kernel": self.routing.kernel,
             "projection_rank": rank if self.projects else 0,

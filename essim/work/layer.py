@@ -61,7 +61,7 @@ def _attn_dense(case: Case, point: Point) -> Work:
 
 def _attn_sparse(case: Case, point: Point) -> Work:
     model, selector, context = case.model, case.selector, point.context_tokens
-    read = selector.read_tokens(context) * point.batch
+    read = case.read_tokens(context) * point.batch
     attended = selector.attended_tokens(context) * float(point.batch)
     return Work(
         "attn_sparse",

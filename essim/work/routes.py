@@ -7,23 +7,24 @@ from essim.work.layer import constant
 
 
 def _update_bytes(case: Case, batch: int) -> float:
-    """New keys read, and their pages' summaries read and written."""
+    """New keys read, and their pages' summaries, where there are any, read and written."""
     page = case.selector.table_conditions().get("page_tokens", 1)
     summary = case.selector.summary_bytes_per_token_layer(case.model) * page
+    if not summary:
+        return 0.0
     return batch * (case.model.kv_width * case.model.activation_bytes + 2 * summary)
 
 
 def _gpu_route(kernel: str) -> Pricer:
     def work(case: Case, point: Point) -> Work:
-        # The stepwise scan reads min and max of every channel, whatever the filter says.
-        both, channels = (2, case.model.head_dim) if kernel == "stepwise" else (1, case.channels)
+        channels = None if kernel == "stepwise" else case.channels
         route = case.selector.route_work(case.model, point.context_tokens, channels)
         return Work(
             f"gpu_route_{kernel}",
             axes={"batch": point.batch, "context_tokens": point.context_tokens},
-            byte_count=both * point.batch * route.read_bytes + _update_bytes(case, point.batch),
+            byte_count=point.batch * route.read_bytes + _update_bytes(case, point.batch),
             flops=point.batch * route.flops,
-            launches=6 if kernel == "stepwise" else 1,
+            launches=route.launches if kernel == "stepwise" else 1,
         )
 
     return work
