@@ -25,7 +25,8 @@ def read_tokens(context: Tokens, page: int, routed: int, block: int) -> Values:
     untouched = np.ones_like(pages)
     for i in range(block // page):
         untouched *= np.clip((pages - chosen - i) / np.maximum(pages - i, 1.0), 0.0, 1.0)
-    touched_tokens = pages * page * (1.0 - untouched)
+    # Rounded, so that pages of a block each come back as whole tokens.
+    touched_tokens = np.round(pages * page * (1.0 - untouched), 6)
     read: Values = np.minimum(np.asarray(context, dtype=np.float64), touched_tokens + tail)
     return read
 
