@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
@@ -17,9 +17,9 @@ import typer
 from essim.errors import EssimError, InputError
 
 if TYPE_CHECKING:
-    from essim.results import Row
     from essim.scenario import Scenario
     from essim.simulate import Simulator
+    from reports.page import Block
 
 app = typer.Typer(
     help="What does it buy to choose KV pages earlier, and where should that routing run?",
@@ -48,6 +48,20 @@ class What(StrEnum):
     selectors = "selectors"
     routings = "routings"
     scenarios = "scenarios"
+
+
+class Loki(StrEnum):
+    """Variants of Loki in Figure 2."""
+
+    pca = "pca"
+    cached = "cached"
+
+
+class HsaScan(StrEnum):
+    """What HSA scans in Figure 2."""
+
+    all = "all"
+    stage1 = "stage1"
 
 
 ScenarioArg = Annotated[str, typer.Argument(help="Scenario YAML, or the name of a shipped one.")]
@@ -131,14 +145,48 @@ def sweep(
     if out is not None:
         write_results(rows, out, about)
     if html is not None:
-        _write_page(html, base, rows, verdict, about)
+        from reports.sweep_page import sweep_blocks
+
+        blocks = sweep_blocks(rows, verdict, base.compare.baseline, about, _by(base))
+        _write_page(html, base.name, blocks)
     if as_json:
         _print_json({"rows": rows, "verdict": verdict, "manifest": about})
     else:
         show.sweep(rows, any(simulator.profile(p.hardware).spec.provisional for p in points))
         print(*verdict, sep="\n")
-    for written in filter(None, (out, html)):
-        print(f"wrote {written}", file=sys.stderr)
+    _say_written(out, html)
+
+
+@app.command()
+@_shows_errors
+def figure2(
+    out: Annotated[Path | None, typer.Option(help="Rows as .csv or .parquet.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Chart and table as one HTML page.")] = None,
+    as_json: JsonOption = False,
+    loki: Annotated[Loki, typer.Option(help="Project by the full basis, or onto r.")] = Loki.pca,
+    hsa_scan: Annotated[HsaScan, typer.Option(help="Pages HSA scans.")] = HsaScan.all,
+) -> None:
+    """Show which share of attention-side compute is routing, by method and compression."""
+    from essim import show
+    from essim.figure2 import COLUMNS
+    from essim.figure2 import figure2 as shares
+    from essim.results import check_ending, versions, write_results
+
+    if out is not None:
+        check_ending(out)
+    rows = shares(loki.value, hsa_scan.value)
+    about = versions() | {"loki": loki.value, "hsa_scan": hsa_scan.value}
+    if out is not None:
+        write_results(rows, out, about, COLUMNS)
+    if html is not None:
+        from reports.figure2 import figure2_blocks
+
+        _write_page(html, "Routing's share of attention-side compute", figure2_blocks(rows, about))
+    if as_json:
+        _print_json({"rows": rows, "manifest": about})
+    else:
+        show.columns(rows, [key for key in COLUMNS if key != "context_tokens"])
+    _say_written(out, html)
 
 
 @app.command("list")
@@ -201,19 +249,25 @@ def _manifest(
     return about | {"engine": simulator.engine, "seed": simulator.seed, "strict": simulator.strict}
 
 
-def _write_page(
-    html: Path, base: Scenario, rows: list[Row], verdict: list[str], about: dict[str, Any]
-) -> None:
-    from reports.page import write_page
-    from reports.sweep_page import sweep_blocks
-
+def _by(base: Scenario) -> list[str]:
+    """Return swept columns that tell lines of a figure apart, beside those it always shows."""
     known = {"model", "hardware", "selector", "routing", "workload"}
     by = [key.split(".")[-1] for key in base.sweep if key not in known]
-    by = [key for key in by if key not in ("batch", "input_tokens", "output_tokens")]
+    return [key for key in by if key not in ("batch", "input_tokens", "output_tokens")]
+
+
+def _write_page(html: Path, title: str, blocks: Sequence[Block]) -> None:
+    from reports.page import write_page
+
     try:
-        write_page(html, base.name, sweep_blocks(rows, verdict, base.compare.baseline, about, by))
+        write_page(html, title, blocks)
     except OSError as error:
         raise InputError(f"cannot be written ({error.strerror})", file=html) from None
+
+
+def _say_written(*files: Path | None) -> None:
+    for written in filter(None, files):
+        print(f"wrote {written}", file=sys.stderr)
 
 
 @contextmanager

@@ -127,10 +127,16 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
     return row
 
 
-def write_results(rows: Sequence[Row], file: Path, manifest: Mapping[str, Any]) -> None:
+def write_results(
+    rows: Sequence[Row],
+    file: Path,
+    manifest: Mapping[str, Any],
+    columns: Mapping[str, str] = COLUMNS,
+) -> None:
     """Write rows as CSV or Parquet, by the file's ending, and ``FILE.manifest.json``.
 
-    Neither holds a time stamp: the same input gives the same bytes.
+    `columns` maps each column to its unit, in order. Neither file holds a time stamp: the same
+    input gives the same bytes.
 
     Raises
     ------
@@ -138,8 +144,9 @@ def write_results(rows: Sequence[Row], file: Path, manifest: Mapping[str, Any]) 
         If the ending is neither ``.csv`` nor ``.parquet``, or the place cannot be written.
     """
     check_ending(file)
-    write_bytes(file, _csv_bytes(rows) if file.suffix == ".csv" else _parquet_bytes(rows))
-    text = json.dumps({"rows": len(rows), "columns": COLUMNS, **manifest}, indent=2) + "\n"
+    as_bytes = _csv_bytes if file.suffix == ".csv" else _parquet_bytes
+    write_bytes(file, as_bytes(rows, columns))
+    text = json.dumps({"rows": len(rows), "columns": dict(columns), **manifest}, indent=2) + "\n"
     write_bytes(Path(f"{file}.manifest.json"), text.encode())
 
 
@@ -167,23 +174,23 @@ def finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _csv_bytes(rows: Sequence[Row]) -> bytes:
+def _csv_bytes(rows: Sequence[Row], columns: Mapping[str, str]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(COLUMNS), lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: finite(row.get(key)) for key in COLUMNS})
+        writer.writerow({key: finite(row.get(key)) for key in columns})
     return text.getvalue().encode()
 
 
-def _parquet_bytes(rows: Sequence[Row]) -> bytes:
+def _parquet_bytes(rows: Sequence[Row], columns: Mapping[str, str]) -> bytes:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise AbsentError("Parquet needs pyarrow", "pip install 'essim[parquet]'") from None
     fields = []
-    for name, unit in COLUMNS.items():
+    for name, unit in columns.items():
         values = [row.get(name) for row in rows]
         kind = pa.string()
         if any(isinstance(v, float) for v in values):
@@ -192,7 +199,7 @@ def _parquet_bytes(rows: Sequence[Row]) -> bytes:
             kind = pa.int64()
         fields.append(pa.field(name, kind, metadata={"unit": unit} if unit else None))
     table = pa.Table.from_pylist(
-        [{key: finite(row.get(key)) for key in COLUMNS} for row in rows], schema=pa.schema(fields)
+        [{key: finite(row.get(key)) for key in columns} for row in rows], schema=pa.schema(fields)
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
@@ -204,11 +211,7 @@ def manifest(
     scenario_file: Path, overrides: Sequence[str], profiles: Sequence[HardwareProfile]
 ) -> dict[str, Any]:
     """Return what a result came from: versions, commit, digests of scenario and profiles."""
-    return {
-        "essim": version("essim"),
-        "commit": _commit(),
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "libraries": {name: version(name) for name in ("numpy", "pydantic", "simpy")},
+    return versions() | {
         "scenario": {
             "file": scenario_file.name,
             "sha256": hashlib.sha256(scenario_file.read_bytes()).hexdigest(),
@@ -221,6 +224,16 @@ def manifest(
             }
             for profile in profiles
         },
+    }
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions that made a result: essim and its commit, Python, libraries."""
+    return {
+        "essim": version("essim"),
+        "commit": _commit(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "libraries": {name: version(name) for name in ("numpy", "pydantic", "simpy")},
     }
 
 

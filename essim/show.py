@@ -37,6 +37,12 @@ _HEADINGS = {
     "input_tokens": "input",
     "output_tokens": "output",
     "max_batch": "max batch",
+    "compression": "c = S/B",
+    "budget_tokens": "budget",
+    "page_tokens": "page",
+    "route_macs": "routing MACs",
+    "sparse_macs": "attention MACs",
+    "route_share_frac": "routing share",
 }
 PROVISIONAL = "The hardware profile is provisional: first numbers, not a calibration."
 
@@ -114,6 +120,16 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
         print(f"{len(shown[:_MOST_ROWS])} of {len(rows)} rows shown; --out writes all of them.")
     if provisional:
         print(PROVISIONAL)
+
+
+def columns(rows: Sequence[Row], keys: Sequence[str]) -> None:
+    """Print rows with the given columns."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for i, key in enumerate(keys):
+        table.add_column(_HEADINGS.get(key, key), justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*(text(key, row[key]) for key in keys))
+    _console().print(table)
 
 
 def entries(found: Sequence[dict[str, str]]) -> None:

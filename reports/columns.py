@@ -103,6 +103,10 @@ _KNOWN = {
         Column("measured_frac", "priced from measurements", "%", 100.0, 1),
         Column("price_sources", "price sources"),
         Column("batch", "batch"),
+        Column("compression", "compression c = S/B"),
+        Column("route_macs", "routing", "million MACs", 1e-6, 3),
+        Column("sparse_macs", "sparse attention", "million MACs", 1e-6, 3),
+        Column("route_share_frac", "routing share", "%", 100.0, 2),
     )
 }
 

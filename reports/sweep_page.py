@@ -65,7 +65,7 @@ def sweep_blocks(
             blocks += [Heading(heading), *(Chart(figure) for figure in figures)]
     blocks += [Heading("Results"), Table(rows, _columns(rows, by))]
     blocks += [Heading("Where the numbers come from"), *_sources(rows, manifest)]
-    blocks.append(Details("Versions and digests", [Table(list(_flat(manifest)), ["key", "value"])]))
+    blocks.append(Details("Versions and digests", [Table(list(flat(manifest)), ["key", "value"])]))
     return blocks
 
 
@@ -114,7 +114,7 @@ def _sources(rows: Rows, manifest: Mapping[str, object]) -> Iterator[Block]:
         yield Table(table, ["price", "means", "points", "operations"])
     if any(
         entry["key"].endswith(".provisional") and entry["value"] == "true"
-        for entry in _flat(manifest)
+        for entry in flat(manifest)
     ):
         yield Paragraph("Provisional: first numbers of this hardware, not a calibration.", "note")
 
@@ -123,11 +123,11 @@ def _meaning(kind: str) -> str:
     return "; ".join(text for word, text in _MEANINGS.items() if word in kind)
 
 
-def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[dict[str, str]]:
+def flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[dict[str, str]]:
     """Yield the leaves of a nested mapping as rows with a dotted key."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             yield {"key": f"{prefix}{key}", "value": text}

@@ -22,6 +22,7 @@ LAYERS = [
     ["costs"],
     ["scenario"],
     ["results", "memory", "decode"],
+    ["figure2"],
     ["simulate"],
     ["verdict", "show", "listing"],
     ["cli"],

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from essim.figure2 import figure2
+from reports.figure2 import figure2_blocks
 from reports.page import write_page
 from reports.sweep_page import sweep_blocks
 
@@ -39,15 +41,16 @@ def opened(page: Path, home: Path, *flags: str, fragment: str = "") -> tuple[str
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-@pytest.mark.parametrize(
-    ("theme", "flags", "fragment"),
-    [
-        ("light", (), ""),
-        ("dark", ("--force-dark-mode",), ""),
-        ("light", ("--force-dark-mode",), "#light"),
-        ("dark", (), "#dark"),
-    ],
-)
+THEMES = [
+    ("light", (), ""),
+    ("dark", ("--force-dark-mode",), ""),
+    ("light", ("--force-dark-mode",), "#light"),
+    ("dark", (), "#dark"),
+]
+PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}
+
+
+@pytest.mark.parametrize(("theme", "flags", "fragment"), THEMES)
 def test_every_figure_is_drawn(
     tmp_path: Path, rows: list[Row], theme: str, flags: tuple[str, ...], fragment: str
 ) -> None:
@@ -60,11 +63,26 @@ def test_every_figure_is_drawn(
     figures = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
     traces = [len(re.findall(r'class="trace scatter', figure)) for figure in figures]
     assert traces == [12, 12, 12, 6, 6, 11, 11, 11]
-    paper = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[theme]
     for figure in figures:
         assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in figure
-        assert f"background: {paper}" in figure
+        assert f"background: {PAPER[theme]}" in figure
         assert len(re.findall(r'class="y2?zl zl crisp"', figure)) == 1
+
+
+@pytest.mark.parametrize(("theme", "flags", "fragment"), THEMES[:2])
+def test_figure_2_is_drawn(
+    tmp_path: Path, theme: str, flags: tuple[str, ...], fragment: str
+) -> None:
+    page = tmp_path / "page.html"
+    write_page(page, "Figure 2", figure2_blocks(figure2(), {"loki": "pca", "hsa_scan": "all"}))
+    dom, console = opened(page, tmp_path / "home", *flags, fragment=fragment)
+    assert console == []
+    (root,) = re.findall(r"<html[^>]*>", dom)
+    assert root == f'<html lang="en" data-errors="0" data-theme="{theme}" data-drawn="1">'
+    (figure,) = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
+    assert len(re.findall(r'class="trace scatter', figure)) == 4
+    assert len(re.findall(r'<path class="point', figure)) == 20
+    assert f"background: {PAPER[theme]}" in figure
 
 
 def test_the_button_changes_the_theme_of_page_and_figures(tmp_path: Path, few: list[Row]) -> None:
