@@ -87,7 +87,7 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
     from essim.work import Case
 
     selector, load, routing = point.resolved_selector(), point.workload, point.routing
-    final = point.final_context_tokens()
+    final = selector.kept_prompt_tokens(load.input_tokens) + load.output_tokens - 1
     at_the_end = np.array([final], dtype=np.int64)
     mean_read = float(Case(point.model, selector, routing).mean_read_tokens(at_the_end)[0])
     row: Row = dict.fromkeys(COLUMNS)

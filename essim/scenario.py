@@ -80,11 +80,6 @@ class Scenario(Strict):
         load = self.workload
         return self.selector.resolve(load.input_tokens, load.output_tokens, self.model.head_dim)
 
-    def final_context_tokens(self) -> int:
-        """Return the tokens in the KV cache at the last decode step, its own included."""
-        kept = self.resolved_selector().kept_prompt_tokens(self.workload.input_tokens)
-        return kept + self.workload.output_tokens - 1
-
     def with_routing(self, preset: str) -> Scenario:
         """Return this point with another routing; settings the preset leaves open stay."""
         fields = self.routing.model_dump() | {"mix": None} | expand_preset(preset)

@@ -28,8 +28,8 @@ def run_verdict(point: Scenario, row: Row) -> str:
         against = f"decodes {_faster(gain)} than {baseline} (ceiling {ceiling})"
     exposed = float(row["exposed_routing_s"] or 0.0) / float(step)
     text = f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over."
-    if routing != "none" and row["attended_tokens"] == point.final_context_tokens():
-        text += " The budget covers the whole context: routing runs all the same and saves nothing."
+    if routing != "none" and float(row["read_ratio"] or 0) <= 1:
+        text += " Attention reads the whole cache all the same: routing is pure overhead."
     return text
 
 

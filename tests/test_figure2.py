@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from test_cli import essim
 
 from essim.figure2 import COLUMNS, figure2
-from tests.test_cli import essim
 
 SHARES = {
     "Quest": [11.11, 20.00, 33.33, 50.00, 66.67],
