@@ -17,8 +17,8 @@ _MOST_ROWS = 60
 
 _POINT = ("model", "hardware", "selector", "routing", "input_tokens", "batch", "output_tokens")
 _GAINS = (
-    *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac"),
-    "gain_over_dense_frac",
+    *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac", "output_ceiling_frac"),
+    *("gain_over_dense_frac", "dense_ceiling_frac"),
 )
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "step_s"),
@@ -122,3 +122,46 @@ def entries(found: Sequence[dict[str, str]]) -> None:
     for entry in found:
         table.add_row(entry["name"], entry["about"])
     _console().print(table)
+
+
+def break_even(cells: Sequence[Row], x: str, y: str) -> None:
+    """Print the break-even map: the fastest early routing in each cell and what it gains."""
+    for setting in dict.fromkeys(str(cell["setting"]) for cell in cells):
+        own = [cell for cell in cells if cell["setting"] == setting]
+        title = "early routing's gain over waiting for the layer's own query"
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{title}  {setting}".strip())
+        table.title_justify = "left"
+        table.add_column(f"{_HEADINGS.get(y, y)} \\ {_HEADINGS.get(x, x)}")
+        columns = list(dict.fromkeys(cell[x] for cell in own))
+        for value in columns:
+            table.add_column(str(value), justify="right")
+        for value in dict.fromkeys(cell[y] for cell in own):
+            at = {cell[x]: cell for cell in own if cell[y] == value}
+            table.add_row(str(value), *(_map_cell(at.get(column)) for column in columns))
+        _console().print(table)
+
+
+def _map_cell(cell: Row | None) -> str:
+    if cell is None or cell["early_gain_frac"] is None:
+        return "-"
+    return f"{cell['early_gain_frac']:+.1%}\n{cell['early_routing']}"
+
+
+def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
+    """Print the derivation of every byte."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=name, title_justify="left")
+    for heading in ("where", "what", "from"):
+        table.add_column(heading)
+    table.add_column("bytes", justify="right")
+    table.add_column("", justify="right")
+    last = ""
+    for line in lines:
+        place = str(line["place"])
+        count = int(line["bytes"] or 0)
+        shown = "" if place == last else place
+        table.add_row(
+            shown, str(line["what"]), str(line["formula"]), f"{count:,}", format_bytes(count)
+        )
+        last = place
+    _console().print(table)
+    print(*facts, sep="\n")

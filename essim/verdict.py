@@ -27,7 +27,14 @@ def run_verdict(point: Scenario, row: Row) -> str:
         ceiling = _percent(row["gain_ceiling_frac"])
         against = f"decodes {_faster(gain)} than {baseline} (ceiling {ceiling})"
     exposed = float(row["exposed_routing_s"] or 0.0) / float(step)
-    return f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over."
+    dense = ""
+    if routing != "none":
+        dense = f"; over dense attention it gains {_percent(row['gain_over_dense_frac'])}"
+        dense += f" (ceiling {_percent(row['dense_ceiling_frac'])})"
+    return (
+        f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over"
+        f"{dense}."
+    )
 
 
 def sweep_verdict(points: Sequence[Scenario], rows: Sequence[Row], simulate: Simulate) -> list[str]:

@@ -81,3 +81,30 @@ def test_profiles_of_the_working_folder_come_first(tmp_path, monkeypatch, profil
     assert find_profile("h200-sxm", Path()).resolve() == mine
     with pytest.raises(ValueError, match="no hardware profile 'h100'; "):
         find_profile("h100", Path())
+
+
+def test_a_range_has_two_corners_that_bound_the_middle() -> None:
+    profile = load_profile(shipped("hardware_profiles") / "rtx-6000d-xeon-8481c.yaml")
+    slow, fast = profile.corner("slow"), profile.corner("fast")
+    assert slow is not None
+    assert fast is not None
+    bandwidths = [p.spec.gpu.bandwidth_bytes_per_s.value for p in (slow, profile, fast)]
+    assert bandwidths == [1.40e12, 1.48e12, 1.57e12]
+    launches = [p.spec.gpu.launch_s.value for p in (slow, profile, fast)]
+    assert launches == [2e-6, 1e-6, 5e-7]
+    assert slow.spec.gpu.memory_bytes.value == 84e9
+    assert load_profile(H200).corner("slow") is None
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ("{value: 141 GB, low: 140 GB,", "a range needs both low and high"),
+        ("{value: 141 GB, low: 150 GB, high: 160 GB,", "is not between low 1.5e+11 and high"),
+        ("{low: 150 GB, high: 160 GB,", "gpu.memory_bytes.value: required, but missing"),
+    ],
+)
+def test_a_bad_range_is_refused(profile, new: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_profile(profile("{value: 141 GB,", new))
+    assert message in str(error.value)
