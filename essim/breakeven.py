@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from essim.errors import InputError
-from essim.results import Row
+from essim.results import COLUMNS, Row, differing
 from essim.scenario import Scenario
 
 
@@ -22,8 +22,8 @@ def map_axes(base: Scenario, rows: Sequence[Row], asked: str | None) -> tuple[st
     InputError
         If `asked` does not name two different swept keys with a column each.
     """
-    swept = {key: key.split(".")[-1] for key in base.sweep if key != "routing"}
-    swept = {key: column for key, column in swept.items() if rows and column in rows[0]}
+    leaves = {key: key.split(".")[-1] for key in base.sweep if key != "routing"}
+    swept = {key: leaf if leaf in COLUMNS else key for key, leaf in leaves.items()}
     if asked is None:
         varied = [c for c in swept.values() if len({str(row[c]) for row in rows}) > 1]
         return (varied[-1], varied[-2]) if len(varied) > 1 else None
@@ -46,20 +46,12 @@ def break_even(points: Sequence[Scenario], rows: Sequence[Row], x: str, y: str) 
         that waits for the layer's own query; `sparse_gain_frac` of the best over dense attention.
         None where there is nothing to compare.
     """
-    others = [key.split(".")[-1] for point in points[:1] for key in _other_keys(rows, x, y)]
+    others = [key for key in differing(rows) if key not in (x, y, "routing")]
     cells: dict[tuple[object, ...], list[tuple[Scenario, Row]]] = {}
     for point, row in zip(points, rows, strict=True):
         key = (tuple(row[other] for other in others), row[x], row[y])
         cells.setdefault(key, []).append((point, row))
     return [_cell(others, x, y, members) for members in cells.values()]
-
-
-def _other_keys(rows: Sequence[Row], x: str, y: str) -> list[str]:
-    """Return the scenario's columns, beside routing and the two axes, that differ between rows."""
-    fixed = ("model", "hardware", "selector", "batch", "input_tokens", "output_tokens")
-    settings = ("prompt_budget", "page_tokens", "top_pages", "kv_block_tokens")
-    keys = [key for key in (*fixed, *settings) if key not in (x, y)]
-    return [key for key in keys if len({str(row[key]) for row in rows}) > 1]
 
 
 def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, Row]]) -> Row:

@@ -126,7 +126,7 @@ def sweep(
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
     from essim import pages, show
     from essim.breakeven import break_even, map_axes
-    from essim.results import check_ending, write_results
+    from essim.results import add_swept, check_ending, write_results
     from essim.verdict import sweep_verdict
 
     if out is not None:
@@ -134,6 +134,7 @@ def sweep(
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
     with _progress(len(points)) as advance:
         rows = simulator.rows(points, advance)
+    add_swept(base, points, rows)
     axes = map_axes(base, rows, map_)
     cells = break_even(points, rows, *axes) if axes else []
     verdict = sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])

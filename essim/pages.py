@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from essim.errors import InputError
-from essim.results import Row, write_bytes
+from essim.results import Row, differing, write_bytes
 from essim.scenario import Scenario
 from essim.simulate import Simulator
 from essim.timeline import Timeline
@@ -32,9 +32,8 @@ def write_sweep(
     from reports.page import Chart, Heading
     from reports.sweep_page import sweep_blocks
 
-    known = {"model", "hardware", "selector", "routing", "workload"}
-    by = [key.split(".")[-1] for key in base.sweep if key not in known]
-    by = [key for key in by if key not in ("batch", "input_tokens", "output_tokens")]
+    known = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
+    by = [key for key in differing(rows) if key not in known]
     blocks = sweep_blocks(rows, verdict, base.compare.baseline, about, by)
     if axes:
         maps = [Chart(figure) for figure in break_even_maps(cells, *axes)]

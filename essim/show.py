@@ -9,13 +9,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from essim.results import Row
+from essim.results import Row, differing
 from essim.units import format_bytes, format_seconds
 
 # A longer table is cut to the shortest and longest output length, then to this many rows.
 _MOST_ROWS = 60
 
-_POINT = ("model", "hardware", "selector", "routing", "input_tokens", "batch", "output_tokens")
+# Below this share of measured time a table comes with a warning.
+_MEASURED_ENOUGH = 0.8
+
 _GAINS = (
     *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac", "output_ceiling_frac"),
     *("gain_over_dense_frac", "dense_ceiling_frac"),
@@ -89,8 +91,7 @@ def run(row: Row, parts: Sequence[Row], provisional: bool) -> None:
                 str(part["source"]),
             )
         console.print(table)
-    if provisional:
-        print(PROVISIONAL)
+    _warn([row], provisional)
 
 
 def sweep(rows: Sequence[Row], provisional: bool) -> None:
@@ -99,10 +100,10 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
     if len(shown) > 40:
         outputs = sorted({int(row["output_tokens"] or 0) for row in shown})
         shown = [row for row in shown if row["output_tokens"] in (outputs[0], outputs[-1])]
-    axes = [key for key in _POINT if len({row[key] for row in rows}) > 1] or ["routing"]
+    axes = differing(rows) or ["routing"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for key in (*axes, *_RESULTS):
-        left = key in _POINT[:4]
+        left = key in axes and any(isinstance(row[key], str) for row in rows)
         table.add_column(_HEADINGS.get(key, key), justify="left" if left else "right", no_wrap=left)
     for row in shown[:_MOST_ROWS]:
         cells = [text(key, row[key]) for key in (*axes, *_RESULTS)]
@@ -112,8 +113,21 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
     _console().print(table)
     if len(shown[:_MOST_ROWS]) < len(rows):
         print(f"{len(shown[:_MOST_ROWS])} of {len(rows)} rows shown; --out writes all of them.")
+    _warn(rows, provisional)
+
+
+def _warn(rows: Sequence[Row], provisional: bool) -> None:
+    """Say it when numbers are weak."""
     if provisional:
         print(PROVISIONAL)
+    least = min(
+        (float(r["measured_frac"]) for r in rows if r["measured_frac"] is not None), default=1.0
+    )
+    if least < _MEASURED_ENOUGH:
+        print(
+            f"Only {least:.0%} of the decode time is measured or interpolated; the rest is roofline,"
+        )
+        print("which flatters whatever was not measured. Compare with care.")
 
 
 def entries(found: Sequence[dict[str, str]]) -> None:
