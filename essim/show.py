@@ -124,10 +124,8 @@ def _warn(rows: Sequence[Row], provisional: bool) -> None:
         (float(r["measured_frac"]) for r in rows if r["measured_frac"] is not None), default=1.0
     )
     if least < _MEASURED_ENOUGH:
-        print(
-            f"Only {least:.0%} of the decode time is measured or interpolated; the rest is roofline,"
-        )
-        print("which flatters whatever was not measured. Compare with care.")
+        print(f"Only {least:.0%} of the decode time is measured or interpolated. The rest is a")
+        print("roofline, which flatters whatever was not measured: compare with care.")
 
 
 def entries(found: Sequence[dict[str, str]]) -> None:
