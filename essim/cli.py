@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import typer
 
-from essim.errors import EssimError, InputError
+from essim.errors import EssimError
 
 if TYPE_CHECKING:
     from essim.scenario import Scenario
     from essim.simulate import Simulator
-    from reports.page import Block
 
 app = typer.Typer(
     help="What does it buy to choose KV pages earlier, and where should that routing run?",
@@ -48,20 +47,6 @@ class What(StrEnum):
     selectors = "selectors"
     routings = "routings"
     scenarios = "scenarios"
-
-
-class Loki(StrEnum):
-    """Variants of Loki in Figure 2."""
-
-    pca = "pca"
-    cached = "cached"
-
-
-class HsaScan(StrEnum):
-    """What HSA scans in Figure 2."""
-
-    all = "all"
-    stage1 = "stage1"
 
 
 ScenarioArg = Annotated[str, typer.Argument(help="Scenario YAML, or the name of a shipped one.")]
@@ -96,6 +81,9 @@ def _shows_errors(command: Callable[P, None]) -> Callable[P, None]:
 @_shows_errors
 def run(
     scenario: ScenarioArg,
+    trace: Annotated[Path | None, typer.Option(help="One step for Chrome or Perfetto.")] = None,
+    html: Annotated[Path | None, typer.Option(help="One step as an HTML timeline.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="Which step; default the middle.")] = None,
     set_: SetOption = [],  # noqa: B006 (typer reads the default, nothing changes it)
     as_json: JsonOption = False,
     engine: EngineOption = Engine.auto,
@@ -103,15 +91,17 @@ def run(
     seed: SeedOption = 0,
 ) -> None:
     """Simulate one point: a table, where the time goes, one sentence of verdict."""
-    from essim import show
+    from essim import pages, show
     from essim.verdict import run_verdict
 
     file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
     row = simulator.rows([base])[0]
     verdict = run_verdict(base, row)
     parts = simulator.breakdown(base) if row["step_s"] is not None else []
+    about = _manifest(file, set_, simulator, [base])
+    if trace is not None or html is not None:
+        pages.write_step(trace, html, step, base, simulator, parts, verdict, about)
     if as_json:
-        about = _manifest(file, set_, simulator, [base])
         _print_json({"row": row, "step": parts, "verdict": verdict, "manifest": about})
         return
     show.run(row, parts, simulator.profile(base.hardware).spec.provisional)
@@ -124,6 +114,9 @@ def sweep(
     scenario: ScenarioArg,
     out: Annotated[Path | None, typer.Option(help="Results as .csv or .parquet.")] = None,
     html: Annotated[Path | None, typer.Option(help="Curves and table as one HTML page.")] = None,
+    map_: Annotated[
+        str | None, typer.Option("--map", help="Two swept keys X,Y of the break-even map.")
+    ] = None,
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
     engine: EngineOption = Engine.auto,
@@ -131,8 +124,9 @@ def sweep(
     seed: SeedOption = 0,
 ) -> None:
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
-    from essim import show
-    from essim.results import check_ending, write_results
+    from essim import pages, show
+    from essim.breakeven import break_even, map_axes
+    from essim.results import add_swept, check_ending, write_results
     from essim.verdict import sweep_verdict
 
     if out is not None:
@@ -140,19 +134,21 @@ def sweep(
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
     with _progress(len(points)) as advance:
         rows = simulator.rows(points, advance)
+    add_swept(base, points, rows)
+    axes = map_axes(base, rows, map_)
+    cells = break_even(points, rows, *axes) if axes else []
     verdict = sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])
     about = _manifest(file, set_, simulator, points)
     if out is not None:
         write_results(rows, out, about)
     if html is not None:
-        from reports.sweep_page import sweep_blocks
-
-        blocks = sweep_blocks(rows, verdict, base.compare.baseline, about, _by(base))
-        _write_page(html, base.name, blocks)
+        pages.write_sweep(html, base, rows, verdict, about, cells, axes)
     if as_json:
-        _print_json({"rows": rows, "verdict": verdict, "manifest": about})
+        _print_json({"rows": rows, "map": cells, "verdict": verdict, "manifest": about})
     else:
         show.sweep(rows, any(simulator.profile(p.hardware).spec.provisional for p in points))
+        if axes:
+            show.break_even(cells, *axes)
         print(*verdict, sep="\n")
     _say_written(out, html)
 
@@ -163,30 +159,56 @@ def figure2(
     out: Annotated[Path | None, typer.Option(help="Rows as .csv or .parquet.")] = None,
     html: Annotated[Path | None, typer.Option(help="Chart and table as one HTML page.")] = None,
     as_json: JsonOption = False,
-    loki: Annotated[Loki, typer.Option(help="Project by the full basis, or onto r.")] = Loki.pca,
-    hsa_scan: Annotated[HsaScan, typer.Option(help="Pages HSA scans.")] = HsaScan.all,
+    loki: Annotated[
+        Literal["pca", "cached"], typer.Option(help="Project by the full basis, or onto r.")
+    ] = "pca",
+    hsa_scan: Annotated[
+        Literal["all", "stage1"], typer.Option(help="Scan all tokens, or those stage 1 keeps.")
+    ] = "all",
 ) -> None:
     """Show which share of attention-side compute is routing, by method and compression."""
-    from essim import show
+    from essim import pages, show
     from essim.figure2 import COLUMNS
     from essim.figure2 import figure2 as shares
     from essim.results import check_ending, versions, write_results
 
     if out is not None:
         check_ending(out)
-    rows = shares(loki.value, hsa_scan.value)
-    about = versions() | {"loki": loki.value, "hsa_scan": hsa_scan.value}
+    rows = shares(loki, hsa_scan)
+    about = versions() | {"loki": loki, "hsa_scan": hsa_scan}
     if out is not None:
         write_results(rows, out, about, COLUMNS)
     if html is not None:
-        from reports.figure2 import figure2_blocks
-
-        _write_page(html, "Routing's share of attention-side compute", figure2_blocks(rows, about))
+        pages.write_figure2(html, rows, about)
     if as_json:
         _print_json({"rows": rows, "manifest": about})
     else:
         show.columns(rows, [key for key in COLUMNS if key != "context_tokens"])
     _say_written(out, html)
+
+
+@app.command()
+@_shows_errors
+def memory(
+    scenario: ScenarioArg,
+    pool_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Derive a pre-allocated pool of so many tokens too.")
+    ] = None,
+    set_: SetOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+) -> None:
+    """Derive every byte of the base point, and the largest batch that fits."""
+    from essim import show
+    from essim.derivation import derivation, facts, largest_batches
+
+    _, base, _, simulator = _load(scenario, set_, Engine.auto, strict=False, seed=0)
+    profile = simulator.profile(base.hardware)
+    lines, sentences = derivation(base, profile), facts(base, profile, pool_tokens)
+    if as_json:
+        batches = largest_batches(base, profile)
+        _print_json({"lines": lines, "largest_batch": batches, "facts": sentences})
+    else:
+        show.memory(base.name, lines, sentences)
 
 
 @app.command("list")
@@ -247,22 +269,6 @@ def _manifest(
     names = dict.fromkeys(point.hardware for point in points)
     about = manifest(file, overrides, [simulator.profile(name) for name in names])
     return about | {"engine": simulator.engine, "seed": simulator.seed, "strict": simulator.strict}
-
-
-def _by(base: Scenario) -> list[str]:
-    """Return swept columns that tell lines of a figure apart, beside those it always shows."""
-    known = {"model", "hardware", "selector", "routing", "workload"}
-    by = [key.split(".")[-1] for key in base.sweep if key not in known]
-    return [key for key in by if key not in ("batch", "input_tokens", "output_tokens")]
-
-
-def _write_page(html: Path, title: str, blocks: Sequence[Block]) -> None:
-    from reports.page import write_page
-
-    try:
-        write_page(html, title, blocks)
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", file=html) from None
 
 
 def _say_written(*files: Path | None) -> None:

@@ -46,6 +46,8 @@ COLUMNS: dict[str, str] = {
     "kv_block_tokens": "tokens",
     "per": "",
     "dense_layer_count": "",
+    "weight_dtype": "",
+    "kv_dtype": "",
     "batch": "",
     "input_tokens": "tokens",
     "output_tokens": "tokens",
@@ -55,7 +57,11 @@ COLUMNS: dict[str, str] = {
     "status": "",
     "reason": "",
     "decode_tokens_per_s": "tokens/s",
+    "decode_tokens_per_s_low": "tokens/s",
+    "decode_tokens_per_s_high": "tokens/s",
     "output_tokens_per_s": "tokens/s",
+    "output_tokens_per_s_low": "tokens/s",
+    "output_tokens_per_s_high": "tokens/s",
     "prefill_s": "s",
     "decode_s": "s",
     "step_s": "s",
@@ -71,7 +77,9 @@ COLUMNS: dict[str, str] = {
     "decode_gain_frac": "1",
     "output_gain_frac": "1",
     "gain_ceiling_frac": "1",
+    "output_ceiling_frac": "1",
     "gain_over_dense_frac": "1",
+    "dense_ceiling_frac": "1",
     "measured_frac": "1",
     "price_sources": "",
     "prefill_sources": "",
@@ -103,6 +111,8 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
         "batch": load.batch,
         "input_tokens": load.input_tokens,
         "output_tokens": load.output_tokens,
+        "weight_dtype": point.model.weight_dtype,
+        "kv_dtype": point.model.kv_dtype,
         "attended_tokens": int(selector.attended_tokens(at_the_end)[0]),
         "mean_read_tokens": mean_read,
         "read_ratio": final / mean_read,
@@ -127,16 +137,46 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
     return row
 
 
+def add_swept(base: Scenario, points: Sequence[Scenario], rows: Sequence[Row]) -> None:
+    """Give rows, in place, a column for every swept key that has none; it is named by the key."""
+    for key in base.sweep:
+        path = key.split(".")
+        if path[-1] in COLUMNS:
+            continue
+        for point, row in zip(points, rows, strict=True):
+            value: Any = point.model_dump()
+            for part in path:
+                value = value.get(part) if isinstance(value, dict) else None
+            row[key] = value if isinstance(value, str | int | float | None) else str(value)
+
+
+def differing(rows: Sequence[Row]) -> list[str]:
+    """Return the columns that tell points apart: the scenario's fields with several values."""
+    fields = list(COLUMNS)[: list(COLUMNS).index("attended_tokens")]
+    follow = ("where", "anchor", "kernel")  # the routing's name says these
+    extra = [key for key in (rows[0] if rows else {}) if key not in COLUMNS]
+    return [
+        key
+        for key in (*fields, *extra)
+        if key not in follow and len({row[key] for row in rows} - {None}) > 1
+    ]
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Return all columns of rows: those of swept keys first, then `COLUMNS`."""
+    return [*(key for key in (rows[0] if rows else {}) if key not in COLUMNS), *COLUMNS]
+
+
 def write_results(
     rows: Sequence[Row],
     file: Path,
     manifest: Mapping[str, Any],
-    columns: Mapping[str, str] = COLUMNS,
+    columns: Mapping[str, str] | None = None,
 ) -> None:
     """Write rows as CSV or Parquet, by the file's ending, and ``FILE.manifest.json``.
 
-    `columns` maps each column to its unit, in order. Neither file holds a time stamp: the same
-    input gives the same bytes.
+    `columns` maps each column to its unit, in order; by default they are those of a result.
+    Neither file holds a time stamp: the same input gives the same bytes.
 
     Raises
     ------
@@ -145,6 +185,7 @@ def write_results(
     """
     check_ending(file)
     as_bytes = _csv_bytes if file.suffix == ".csv" else _parquet_bytes
+    columns = columns or {key: COLUMNS.get(key, "") for key in columns_of(rows)}
     write_bytes(file, as_bytes(rows, columns))
     text = json.dumps({"rows": len(rows), "columns": dict(columns), **manifest}, indent=2) + "\n"
     write_bytes(Path(f"{file}.manifest.json"), text.encode())

@@ -22,9 +22,8 @@ LAYERS = [
     ["costs"],
     ["scenario"],
     ["results", "memory", "decode"],
-    ["figure2"],
-    ["simulate"],
-    ["verdict", "show", "listing"],
+    ["derivation", "figure2", "simulate", "timeline"],
+    ["breakeven", "verdict", "show", "listing", "pages"],
     ["cli"],
     ["__main__"],
 ]

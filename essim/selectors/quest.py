@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from essim.model import Count, ModelShape, dtype_bytes
-from essim.selectors import pages
+from essim.selectors import paged
 from essim.selectors.base import RouteWork, Selector, Tokens, Values
 
 
@@ -41,7 +41,7 @@ class Quest(Selector):
                 f"budget_tokens ({self.budget_tokens}) must be a multiple of "
                 f"page_tokens ({self.page_tokens})"
             )
-        pages.check_block(self.page_tokens, self.kv_block_tokens)
+        paged.check_block(self.page_tokens, self.kv_block_tokens)
         dtype_bytes(self.summary_dtype)
         return self
 
@@ -64,7 +64,7 @@ class Quest(Selector):
 
     def attended_tokens(self, context: Tokens) -> Tokens:
         """Return min(S, (k-1) p + ((S-1) mod p) + 1)."""
-        return pages.attended_tokens(context, self.page_tokens, self._routed)
+        return paged.attended_tokens(context, self.page_tokens, self._routed)
 
     def read_tokens(self, model: ModelShape, context: Tokens) -> Values:
         """Return tokens read for a KV head, whole KV blocks each.
@@ -74,7 +74,7 @@ class Quest(Selector):
         """
         choices = model.heads // model.kv_heads if self.per == "query_head" else 1
         block = self.kv_block_tokens or self.page_tokens
-        return pages.read_tokens(context, self.page_tokens, choices * self._routed, block)
+        return paged.read_tokens(context, self.page_tokens, choices * self._routed, block)
 
     def summary_bytes_per_token_layer(self, model: ModelShape) -> float:
         """Return 2 G D e / p: element-wise min and max of each page's keys."""

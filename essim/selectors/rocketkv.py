@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from essim.model import Count, ModelShape, dtype_bytes
-from essim.selectors import pages
+from essim.selectors import paged
 from essim.selectors.base import RouteWork, Selector, Tokens, Values
 
 # Stage 1 always keeps the last prompt tokens, whose attention scores the others.
@@ -69,7 +69,7 @@ class RocketKV(Selector):
             raise ValueError(
                 "budget_tokens derives prompt_budget, page_tokens and top_pages; give one way"
             )
-        pages.check_block(self.page_tokens, self.kv_block_tokens)
+        paged.check_block(self.page_tokens, self.kv_block_tokens)
         dtype_bytes(self.summary_dtype)
         return self
 
@@ -127,12 +127,12 @@ class RocketKV(Selector):
     def attended_tokens(self, context: Tokens) -> Tokens:
         """Return min(S, k p + ((S-1) mod p) + 1): the routed pages and the tail page."""
         page, top, _ = self._pages()
-        return pages.attended_tokens(context, page, top)
+        return paged.attended_tokens(context, page, top)
 
     def read_tokens(self, model: ModelShape, context: Tokens) -> Values:
         """Return the expected tokens read: whole KV blocks, and the tail page."""
         page, top, block = self._pages()
-        return pages.read_tokens(context, page, top, block)
+        return paged.read_tokens(context, page, top, block)
 
     def summary_bytes_per_token_layer(self, model: ModelShape) -> float:
         """Return 2 G D e / p: element-wise min and max of each page's keys."""
