@@ -54,10 +54,10 @@ def _about(spec: _hardware.ProfileSpec) -> str:
     tables = []
     for name, table in spec.tables.items():
         held = table.heldout
-        errors = f" ({held.median_frac:.1%}, worst {held.worst_frac:.1%})" if held else ""
-        tables.append(name + errors)
+        errors = f"{held.median_frac:.1%}, worst {held.worst_frac:.1%}" if held else "unchecked"
+        tables.append(f"{name} ({errors})")
     found = ", ".join(tables)
-    measured = f"measured, with held-out error: {found}" if tables else "nothing measured"
+    measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
     return f"{state}{spec.gpu.name} + {spec.cpu.name}; {measured}"
 
 

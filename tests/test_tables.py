@@ -117,7 +117,7 @@ def test_an_empty_percentile_column_is_no_percentile(tmp_path: Path) -> None:
     text = "batch,mean_s,p50_s,p99_s\n1,2e-6,2e-6,\n2,3e-6,3e-6,\n"
     found = table(tmp_path, text, axes=("batch",)).grids[()].at([np.array([1])])
     assert found.spread is None
-    with pytest.raises(InputError, match="t.csv:3: p99_s: '' is not"):
+    with pytest.raises(InputError, match=r"t.csv:3: p99_s: '' is not"):
         table(tmp_path, text.replace("2e-6,\n", "2e-6,9e-6\n"), axes=("batch",))
 
 
