@@ -69,6 +69,7 @@ def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
     kv = max(need.kv_bytes, need.kv_peak_bytes)
     at_peak = need.kv_peak_bytes > need.kv_bytes
     when = "while the last prompt is prefilled, before eviction" if at_peak else "at the last token"
+    scores = "stage-1 scores, " if point.selector.evicts_prompt else ""
     gpu_lines = [
         (
             "weights",
@@ -78,7 +79,7 @@ def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
         ("KV pool", f"{batch} sequences, {when}", kv),
         ("summary pool", f"{batch} sequences", need.summary_gpu_bytes),
         ("proxy factors", "low-rank W_q on the GPU", need.proxy_gpu_bytes),
-        ("activations", "prefill of one prompt, stage-1 scores, logits", need.activation_bytes),
+        ("activations", f"prefill of one prompt, {scores}logits", need.activation_bytes),
         (
             "reserve",
             f"{share:.0%}: context, workspaces, graphs, fragmentation",
@@ -111,11 +112,11 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
     pool
         Token slots of a pre-allocated pool to derive too, as serving engines make one.
     """
+    kv, summary = pool_bytes(point, 1)
     texts = [
-        f"Largest batch with the summary on the {place}: {batch}."
+        f"Largest batch with the {'summary' if summary else 'KV'} on the {place}: {batch}."
         for place, batch in largest_batches(point, profile).items()
     ]
-    kv, summary = pool_bytes(point, 1)
     if summary:
         texts.append(
             f"The summary is {summary / (kv + summary):.1%} of the KV + summary pool; "
@@ -124,7 +125,7 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
     need, gpu_bytes = memory(point, profile), int(profile.spec.gpu.memory_bytes.value)
     held = need.gpu_bytes - max(need.kv_bytes, need.kv_peak_bytes) - need.summary_gpu_bytes
     texts.append(
-        f"A KV + summary pool of all that is left on the GPU holds "
+        f"A KV {'+ summary ' if summary else ''}pool of all that is left on the GPU holds "
         f"{pool_tokens(point, gpu_bytes - held):,} tokens."
     )
     if pool is not None:
@@ -136,9 +137,12 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
 
 
 def largest_batches(point: Scenario, profile: HardwareProfile) -> dict[str, int]:
-    """Return the largest batch that fits with the summary on the GPU and on the CPU."""
+    """Return the largest batch that fits with the summary on the GPU and on the CPU.
+
+    Without a summary there is only one.
+    """
     places = {"GPU": "gpu-target", "CPU": "cpu-mid"}
-    if not point.selector.query_conditioned:
+    if not pool_bytes(point, 1)[1]:
         return {"GPU": max_batch(point, profile)}
     return {
         place: max_batch(point.with_routing(routing), profile) for place, routing in places.items()

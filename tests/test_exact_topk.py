@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from essim.derivation import derivation, facts, largest_batches
+from essim.hardware import find_profile, load_profile
 from essim.model import PRESETS
 from essim.routing import Routing
 from essim.scenario import load_scenario
@@ -87,6 +91,16 @@ def test_a_cpu_baseline_leaves_no_gain_and_says_why(scenario_file) -> None:
     assert row["status"] == "ok"
     assert row["decode_gain_frac"] is None
     assert row["reason"].startswith("no gain, since the baseline does not run: exact_topk scores")
+
+
+def test_its_memory_has_no_summary_and_one_largest_batch(scenario_file) -> None:
+    file = scenario_file((ROCKETKV, "kind: exact_topk, top_tokens: 2048"))
+    base, _ = load_scenario(file, ["routing=gpu-target"])
+    profile = load_profile(find_profile(base.hardware, Path()))
+    assert set(largest_batches(base, profile)) == {"GPU"}
+    texts = [*facts(base, profile, None), *(str(line) for line in derivation(base, profile))]
+    assert texts[0].startswith("Largest batch with the KV on the GPU: ")
+    assert not [text for text in texts if "stage-1" in text or "summary pool" in text]
 
 
 def test_the_oracle_reads_more_than_quest_but_less_than_dense(scenario_file) -> None:
