@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from essim.configs import expand_model
 from essim.errors import InputError
-from essim.model import Count, ModelShape, expand_model
+from essim.model import Count, ModelShape
 from essim.routing import PRESETS, Routing, expand_preset
 from essim.selectors import AnySelector, Selector
 from essim.selectors.dense import Dense

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from essim.configs import expand_model, read_config
 from essim.errors import InputError
-from essim.model import PRESETS, ModelShape, expand_model, read_config
+from essim.model import PRESETS, ModelShape
 
 LLAMA = {
     "model_type": "llama",
