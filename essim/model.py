@@ -259,24 +259,22 @@ class ModelShape(Strict):
             shared = self._elements("shared_gate_up", "shared_down")
             weights += self.count("moe") * (experts + shared)
             wide += self.count("moe") * self._elements("router")
-        if self.count("recurrent"):
-            weights += self.count("recurrent") * self._known_recurrent().weights
+        weights += self.count("recurrent") * self._recurrent().weights
         return weights * dtype_bytes(self.weight_dtype) + wide * self.activation_bytes
 
     def state_bytes(self) -> int:
-        """Bytes of one sequence's recurrent states, the same at every length."""
-        layers = self.count("recurrent")
-        return layers * self._known_recurrent().state_bytes if layers else 0
+        """Bytes of one sequence's recurrent states, the same at every length; raises likewise."""
+        return self.count("recurrent") * self._recurrent().state_bytes
 
-    def _known_recurrent(self) -> Recurrent:
-        if self.recurrent is None:
+    def _recurrent(self) -> Recurrent:
+        if self.count("recurrent") and self.recurrent is None:
             raise InputError(
                 f"{self.count('recurrent')} layers of {self.name} have no attention, and the size "
                 "of what they have instead is not known",
                 "Give weights and state_bytes of one layer",
                 key="model.recurrent",
             )
-        return self.recurrent
+        return self.recurrent or Recurrent()
 
 
 _INTEGERS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")

@@ -64,7 +64,7 @@ class Moe(Strict):
 
 
 class Recurrent(Strict):
-    """A linear-attention or state-space mixer: weights of a layer, and its state of one sequence."""
+    """A linear-attention or state-space mixer: weights of a layer, state of one sequence in it."""
 
-    weights: Count
-    state_bytes: Count
+    weights: Annotated[int, Field(ge=0)] = 0
+    state_bytes: Annotated[int, Field(ge=0)] = 0

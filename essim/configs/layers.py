@@ -122,22 +122,26 @@ def _letters(source: Source, pattern: str, layers: int) -> list[tuple[Mixer, Mlp
 
 def _attending(source: Source, keys: _Layers, layers: int) -> set[int] | None:
     """Return the layers that attend where the others do not, or None where all do."""
-    found: list[int] | None = None
+    key, found = "", None
     if keys.linear_attn_config is not None:
         # Kimi Linear counts layers from 1.
-        found = [i - 1 for i in keys.linear_attn_config.full_attn_layers]
+        key, found = "linear_attn_config", [i - 1 for i in keys.linear_attn_config.full_attn_layers]
     elif keys.attn_type_list is not None:
         if len(keys.attn_type_list) != layers:
             message = f"lists {len(keys.attn_type_list)} layers, not {layers}"
             raise source.error("attn_type_list", message)
         found = [i for i, attends in enumerate(keys.attn_type_list) if attends]
     elif keys.attn_layer_indices is not None or keys.full_attn_idxs is not None:
+        key = "full_attn_idxs" if keys.attn_layer_indices is None else "attn_layer_indices"
         found = keys.attn_layer_indices or keys.full_attn_idxs or []
     elif keys.attn_layer_period is not None:
         period, offset = keys.attn_layer_period, keys.attn_layer_offset
         found = [i for i in range(layers) if i % period == offset]
     elif keys.full_attention_interval is not None:
         found = [i for i in range(layers) if (i + 1) % keys.full_attention_interval == 0]
+    for i in found or ():
+        if not 0 <= i < layers:
+            raise source.error(key, f"names a layer outside the {layers} there are")
     return None if found is None else set(found)
 
 

@@ -68,12 +68,10 @@ def read_moe(source: Source, ffn: int) -> Moe | None:
         return None
     keys = source.read(_Experts)
     width = keys.ffn or ffn
-    shared = keys.shared or 0
-    # Some give the width of all shared experts, some their number, some the width of each of them.
-    if keys.shared_ffn is not None:
-        shared_ffn = keys.shared_ffn * max(shared, 1)
-    else:
-        shared_ffn = shared * width
+    # Some give the width of the one shared expert, some their number, some both.
+    each = width if keys.shared_ffn is None else keys.shared_ffn
+    number = keys.shared if keys.shared is not None else keys.shared_ffn is not None
+    shared_ffn = each * number
     return Moe(
         experts=keys.experts, experts_per_token=keys.per_token, ffn=width, shared_ffn=shared_ffn
     )

@@ -67,11 +67,14 @@ class Point:
         Rows of the GEMMs: the batch in decode, the prompt in prefill.
     context_tokens
         Tokens in the KV cache, the current one included; int64, one per lane.
+    evicted_tokens
+        Tokens of the prompt that were evicted: those a sliding window still counts.
     """
 
     batch: int
     rows: int
     context_tokens: NDArray[np.int64]
+    evicted_tokens: int = 0
 
 
 Device = Literal["gpu", "cpu", "d2h", "h2d", "constant"]
@@ -81,7 +84,7 @@ Device = Literal["gpu", "cpu", "d2h", "h2d", "constant"]
 class Work:
     """One op's table, its point there, and its floor.
 
-    `flops` and `byte_count` may be one number or one per lane.
+    `flops` and `byte_count` may be one number or one per lane. `dtype` is what the FLOPs run in.
     """
 
     table: str
@@ -91,6 +94,7 @@ class Work:
     flops: float | Values = 0.0
     launches: int = 1
     device: Device = "gpu"
+    dtype: str = "bf16"
 
 
 Pricer = Callable[[Case, Point], Work]
