@@ -200,7 +200,7 @@ def test_a_latent_is_one_vector_the_same_on_every_rank(tmp_path: Path) -> None:
 
 
 def test_a_hybrid_of_latents_holds_kv_where_it_attends(tmp_path: Path) -> None:
-    attending = list(range(4, 94, 4)) + [93]
+    attending = [*range(4, 94, 4), 93]
     shape = read(
         tmp_path,
         DEEPSEEK_V2_LITE,
@@ -335,3 +335,16 @@ def test_a_mapping_may_start_from_a_preset_or_a_config(tmp_path: Path) -> None:
     write(tmp_path, DEEPSEEK_V2_LITE)
     fields = expand_model({"preset": "config.json", "tp": 2}, tmp_path)
     assert ModelShape(**fields).rank().heads == 8
+
+
+def test_falcon_is_multi_query_unless_its_new_architecture_says_otherwise(tmp_path: Path) -> None:
+    falcon = {"model_type": "falcon", "num_key_value_heads": "absent", "multi_query": True}
+    old = read(tmp_path, LLAMA, **falcon, num_kv_heads=32)
+    new = read(tmp_path, LLAMA, **falcon, num_kv_heads=8, new_decoder_architecture=True)
+    assert (old.kv_heads, new.kv_heads) == (1, 8)
+
+
+def test_latents_without_head_sizes_take_deepseeks_and_say_so(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="v_head_dim is absent: 128 taken"):
+        shape = read(tmp_path, DEEPSEEK_V2_LITE, v_head_dim="absent")
+    assert shape == read(tmp_path, DEEPSEEK_V2_LITE)
