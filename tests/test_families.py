@@ -170,7 +170,9 @@ def test_layers_without_attention_have_bytes_but_no_time(scenario_file) -> None:
     assert need.state_bytes == 24 * 10**5
     attention = 24 * (4096 * 6144 + 4096 * 4096)
     assert need.weight_bytes == 2 * (8_030_261_248 - attention + 24 * 10**6)
-    with pytest.raises(InputError, match=r"model.mixers: layer 0 is 'recurrent': without attention"):
+    with pytest.raises(
+        InputError, match=r"model.mixers: layer 0 is 'recurrent': without attention"
+    ):
         Simulator(ROOT).rows([point])
 
 
