@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from essim.errors import EssimError, InputError
+from essim.errors import EssimError
 
 if TYPE_CHECKING:
-    from essim.results import Row
     from essim.scenario import Scenario
     from essim.simulate import Simulator
 
@@ -82,6 +81,9 @@ def _shows_errors(command: Callable[P, None]) -> Callable[P, None]:
 @_shows_errors
 def run(
     scenario: ScenarioArg,
+    trace: Annotated[Path | None, typer.Option(help="One step for Chrome or Perfetto.")] = None,
+    html: Annotated[Path | None, typer.Option(help="One step as an HTML timeline.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="Which step; default the middle.")] = None,
     set_: SetOption = [],  # noqa: B006 (typer reads the default, nothing changes it)
     as_json: JsonOption = False,
     engine: EngineOption = Engine.auto,
@@ -89,15 +91,17 @@ def run(
     seed: SeedOption = 0,
 ) -> None:
     """Simulate one point: a table, where the time goes, one sentence of verdict."""
-    from essim import show
+    from essim import pages, show
     from essim.verdict import run_verdict
 
     file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
     row = simulator.rows([base])[0]
     verdict = run_verdict(base, row)
     parts = simulator.breakdown(base) if row["step_s"] is not None else []
+    about = _manifest(file, set_, simulator, [base])
+    if trace is not None or html is not None:
+        pages.write_step(trace, html, step, base, simulator, parts, verdict, about)
     if as_json:
-        about = _manifest(file, set_, simulator, [base])
         _print_json({"row": row, "step": parts, "verdict": verdict, "manifest": about})
         return
     show.run(row, parts, simulator.profile(base.hardware).spec.provisional)
@@ -110,6 +114,9 @@ def sweep(
     scenario: ScenarioArg,
     out: Annotated[Path | None, typer.Option(help="Results as .csv or .parquet.")] = None,
     html: Annotated[Path | None, typer.Option(help="Curves and table as one HTML page.")] = None,
+    map_: Annotated[
+        str | None, typer.Option("--map", help="Two swept keys X,Y of the break-even map.")
+    ] = None,
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
     engine: EngineOption = Engine.auto,
@@ -117,8 +124,9 @@ def sweep(
     seed: SeedOption = 0,
 ) -> None:
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
-    from essim import show
-    from essim.results import check_ending, write_results
+    from essim import pages, show
+    from essim.breakeven import break_even, map_axes
+    from essim.results import add_swept, check_ending, write_results
     from essim.verdict import sweep_verdict
 
     if out is not None:
@@ -126,19 +134,48 @@ def sweep(
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
     with _progress(len(points)) as advance:
         rows = simulator.rows(points, advance)
+    add_swept(base, points, rows)
+    axes = map_axes(base, rows, map_)
+    cells = break_even(points, rows, *axes) if axes else []
     verdict = sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])
     about = _manifest(file, set_, simulator, points)
     if out is not None:
         write_results(rows, out, about)
     if html is not None:
-        _write_page(html, base, rows, verdict, about)
+        pages.write_sweep(html, base, rows, verdict, about, cells, axes)
     if as_json:
-        _print_json({"rows": rows, "verdict": verdict, "manifest": about})
+        _print_json({"rows": rows, "map": cells, "verdict": verdict, "manifest": about})
     else:
         show.sweep(rows, any(simulator.profile(p.hardware).spec.provisional for p in points))
+        if axes:
+            show.break_even(cells, *axes)
         print(*verdict, sep="\n")
     for written in filter(None, (out, html)):
         print(f"wrote {written}", file=sys.stderr)
+
+
+@app.command()
+@_shows_errors
+def memory(
+    scenario: ScenarioArg,
+    pool_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Derive a pre-allocated pool of so many tokens too.")
+    ] = None,
+    set_: SetOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+) -> None:
+    """Derive every byte of the base point, and the largest batch that fits."""
+    from essim import show
+    from essim.derivation import derivation, facts, largest_batches
+
+    _, base, _, simulator = _load(scenario, set_, Engine.auto, strict=False, seed=0)
+    profile = simulator.profile(base.hardware)
+    lines, sentences = derivation(base, profile), facts(base, profile, pool_tokens)
+    if as_json:
+        batches = largest_batches(base, profile)
+        _print_json({"lines": lines, "largest_batch": batches, "facts": sentences})
+    else:
+        show.memory(base.name, lines, sentences)
 
 
 @app.command("list")
@@ -199,21 +236,6 @@ def _manifest(
     names = dict.fromkeys(point.hardware for point in points)
     about = manifest(file, overrides, [simulator.profile(name) for name in names])
     return about | {"engine": simulator.engine, "seed": simulator.seed, "strict": simulator.strict}
-
-
-def _write_page(
-    html: Path, base: Scenario, rows: list[Row], verdict: list[str], about: dict[str, Any]
-) -> None:
-    from reports.page import write_page
-    from reports.sweep_page import sweep_blocks
-
-    known = {"model", "hardware", "selector", "routing", "workload"}
-    by = [key.split(".")[-1] for key in base.sweep if key not in known]
-    by = [key for key in by if key not in ("batch", "input_tokens", "output_tokens")]
-    try:
-        write_page(html, base.name, sweep_blocks(rows, verdict, base.compare.baseline, about, by))
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", file=html) from None
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from essim.tables import Table, read_table
 from essim.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
@@ -22,13 +22,25 @@ DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
 class Sourced(Strict, Generic[T]):
     """A number, where it comes from and when.
 
+    `low` and `high` bound it where a range is all that is known: results then carry an interval.
     `source` is `measured` on this machine, `published` by its maker or a paper, or `assumed`.
     """
 
     value: T
+    low: T | None = None
+    high: T | None = None
     source: Literal["measured", "published", "assumed"]
     reference: str
     date: Annotated[str, Field(pattern=DATE)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Sourced[T]:
+        low, value, high = (cast("float | None", v) for v in (self.low, self.value, self.high))
+        if (low is None) != (high is None):
+            raise ValueError("a range needs both low and high")
+        if low is not None and high is not None and value is not None and not low <= value <= high:
+            raise ValueError(f"value {value:g} is not between low {low:g} and high {high:g}")
+        return self
 
 
 class Gpu(Strict):
@@ -108,6 +120,21 @@ class HardwareProfile:
     spec: ProfileSpec
     tables: dict[str, Table]
 
+    def corner(self, end: Literal["slow", "fast"]) -> HardwareProfile | None:
+        """Return this profile with every ranged number at one end, None if no number has a range.
+
+        Times never shrink when durations grow, so the two corners bound every time.
+        """
+        parts: dict[str, Any] = {}
+        for name in ("gpu", "cpu", "d2h", "h2d"):
+            part = getattr(self.spec, name)
+            moved = {field: _end(field, getattr(part, field), end) for field in _ranged(part)}
+            if moved:
+                parts[name] = part.model_copy(update=moved)
+        if not parts:
+            return None
+        return HardwareProfile(self.file, self.spec.model_copy(update=parts), self.tables)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the YAML and every table file, in name order."""
@@ -116,6 +143,22 @@ class HardwareProfile:
             total.update(name.encode())
             total.update(table_file(self.file, name).read_bytes())
         return total.hexdigest()
+
+
+def _ranged(part: Strict) -> list[str]:
+    """Return the fields of a device or link that have a range."""
+    return [
+        name
+        for name in type(part).model_fields
+        if isinstance(getattr(part, name), Sourced) and getattr(part, name).low is not None
+    ]
+
+
+def _end(field: str, number: Sourced[Any], end: Literal["slow", "fast"]) -> Sourced[Any]:
+    """Return a number at its slow or fast end: a time is slow when long, a rate when low."""
+    is_time = field.endswith("_s") and not field.endswith("_per_s")
+    slow, fast = (number.high, number.low) if is_time else (number.low, number.high)
+    return number.model_copy(update={"value": slow if end == "slow" else fast})
 
 
 def table_file(profile_file: Path, table: str) -> Path:

@@ -42,6 +42,8 @@ COLUMNS: dict[str, str] = {
     "page_tokens": "tokens",
     "top_pages": "",
     "kv_block_tokens": "tokens",
+    "weight_dtype": "",
+    "kv_dtype": "",
     "batch": "",
     "input_tokens": "tokens",
     "output_tokens": "tokens",
@@ -49,7 +51,11 @@ COLUMNS: dict[str, str] = {
     "status": "",
     "reason": "",
     "decode_tokens_per_s": "tokens/s",
+    "decode_tokens_per_s_low": "tokens/s",
+    "decode_tokens_per_s_high": "tokens/s",
     "output_tokens_per_s": "tokens/s",
+    "output_tokens_per_s_low": "tokens/s",
+    "output_tokens_per_s_high": "tokens/s",
     "prefill_s": "s",
     "decode_s": "s",
     "step_s": "s",
@@ -65,7 +71,9 @@ COLUMNS: dict[str, str] = {
     "decode_gain_frac": "1",
     "output_gain_frac": "1",
     "gain_ceiling_frac": "1",
+    "output_ceiling_frac": "1",
     "gain_over_dense_frac": "1",
+    "dense_ceiling_frac": "1",
     "measured_frac": "1",
     "price_sources": "",
     "prefill_sources": "",
@@ -92,6 +100,8 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
         "batch": load.batch,
         "input_tokens": load.input_tokens,
         "output_tokens": load.output_tokens,
+        "weight_dtype": point.model.weight_dtype,
+        "kv_dtype": point.model.kv_dtype,
         "attended_tokens": int(selector.attended_tokens(np.array([final]))[0]),
         "status": "ok",
         "reason": "",
@@ -112,6 +122,36 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
             "cpu_threads": routing.cpu_threads if on_cpu else None,
         }
     return row
+
+
+def add_swept(base: Scenario, points: Sequence[Scenario], rows: Sequence[Row]) -> None:
+    """Give rows, in place, a column for every swept key that has none; it is named by the key."""
+    for key in base.sweep:
+        path = key.split(".")
+        if path[-1] in COLUMNS:
+            continue
+        for point, row in zip(points, rows, strict=True):
+            value: Any = point.model_dump()
+            for part in path:
+                value = value.get(part) if isinstance(value, dict) else None
+            row[key] = value if isinstance(value, str | int | float | None) else str(value)
+
+
+def differing(rows: Sequence[Row]) -> list[str]:
+    """Return the columns that tell points apart: the scenario's fields with several values."""
+    fields = list(COLUMNS)[: list(COLUMNS).index("attended_tokens")]
+    follow = ("where", "anchor", "kernel")  # the routing's name says these
+    extra = [key for key in (rows[0] if rows else {}) if key not in COLUMNS]
+    return [
+        key
+        for key in (*fields, *extra)
+        if key not in follow and len({row[key] for row in rows} - {None}) > 1
+    ]
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Return all columns of rows: those of swept keys first, then `COLUMNS`."""
+    return [*(key for key in (rows[0] if rows else {}) if key not in COLUMNS), *COLUMNS]
 
 
 def write_results(rows: Sequence[Row], file: Path, manifest: Mapping[str, Any]) -> None:
@@ -156,10 +196,11 @@ def finite(value: object) -> object:
 
 def _csv_bytes(rows: Sequence[Row]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(COLUMNS), lineterminator="\n")
+    columns = columns_of(rows)
+    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: finite(row.get(key)) for key in COLUMNS})
+        writer.writerow({key: finite(row.get(key)) for key in columns})
     return text.getvalue().encode()
 
 
@@ -170,7 +211,8 @@ def _parquet_bytes(rows: Sequence[Row]) -> bytes:
     except ImportError:
         raise AbsentError("Parquet needs pyarrow", "pip install 'essim[parquet]'") from None
     fields = []
-    for name, unit in COLUMNS.items():
+    for name in columns_of(rows):
+        unit = COLUMNS.get(name, "")
         values = [row.get(name) for row in rows]
         kind = pa.string()
         if any(isinstance(v, float) for v in values):
@@ -179,7 +221,8 @@ def _parquet_bytes(rows: Sequence[Row]) -> bytes:
             kind = pa.int64()
         fields.append(pa.field(name, kind, metadata={"unit": unit} if unit else None))
     table = pa.Table.from_pylist(
-        [{key: finite(row.get(key)) for key in COLUMNS} for row in rows], schema=pa.schema(fields)
+        [{f.name: finite(row.get(f.name)) for f in fields} for row in rows],
+        schema=pa.schema(fields),
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)

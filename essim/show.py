@@ -9,16 +9,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from essim.results import Row
+from essim.results import Row, differing
 from essim.units import format_bytes, format_seconds
 
 # A longer table is cut to the shortest and longest output length, then to this many rows.
 _MOST_ROWS = 60
 
-_POINT = ("model", "hardware", "selector", "routing", "input_tokens", "batch", "output_tokens")
+# Below this share of measured time a table comes with a warning.
+_MEASURED_ENOUGH = 0.8
+
 _GAINS = (
-    *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac"),
-    "gain_over_dense_frac",
+    *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac", "output_ceiling_frac"),
+    *("gain_over_dense_frac", "dense_ceiling_frac"),
 )
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "step_s"),
@@ -89,8 +91,7 @@ def run(row: Row, parts: Sequence[Row], provisional: bool) -> None:
                 str(part["source"]),
             )
         console.print(table)
-    if provisional:
-        print(PROVISIONAL)
+    _warn([row], provisional)
 
 
 def sweep(rows: Sequence[Row], provisional: bool) -> None:
@@ -99,10 +100,10 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
     if len(shown) > 40:
         outputs = sorted({int(row["output_tokens"] or 0) for row in shown})
         shown = [row for row in shown if row["output_tokens"] in (outputs[0], outputs[-1])]
-    axes = [key for key in _POINT if len({row[key] for row in rows}) > 1] or ["routing"]
+    axes = differing(rows) or ["routing"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for key in (*axes, *_RESULTS):
-        left = key in _POINT[:4]
+        left = key in axes and any(isinstance(row[key], str) for row in rows)
         table.add_column(_HEADINGS.get(key, key), justify="left" if left else "right", no_wrap=left)
     for row in shown[:_MOST_ROWS]:
         cells = [text(key, row[key]) for key in (*axes, *_RESULTS)]
@@ -112,8 +113,19 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
     _console().print(table)
     if len(shown[:_MOST_ROWS]) < len(rows):
         print(f"{len(shown[:_MOST_ROWS])} of {len(rows)} rows shown; --out writes all of them.")
+    _warn(rows, provisional)
+
+
+def _warn(rows: Sequence[Row], provisional: bool) -> None:
+    """Say it when numbers are weak."""
     if provisional:
         print(PROVISIONAL)
+    least = min(
+        (float(r["measured_frac"]) for r in rows if r["measured_frac"] is not None), default=1.0
+    )
+    if least < _MEASURED_ENOUGH:
+        print(f"Only {least:.0%} of the decode time is measured or interpolated. The rest is a")
+        print("roofline, which flatters whatever was not measured: compare with care.")
 
 
 def entries(found: Sequence[dict[str, str]]) -> None:
@@ -122,3 +134,46 @@ def entries(found: Sequence[dict[str, str]]) -> None:
     for entry in found:
         table.add_row(entry["name"], entry["about"])
     _console().print(table)
+
+
+def break_even(cells: Sequence[Row], x: str, y: str) -> None:
+    """Print the break-even map: the fastest early routing in each cell and what it gains."""
+    for setting in dict.fromkeys(str(cell["setting"]) for cell in cells):
+        own = [cell for cell in cells if cell["setting"] == setting]
+        title = "early routing's gain over waiting for the layer's own query"
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{title}  {setting}".strip())
+        table.title_justify = "left"
+        table.add_column(f"{_HEADINGS.get(y, y)} \\ {_HEADINGS.get(x, x)}")
+        columns = list(dict.fromkeys(cell[x] for cell in own))
+        for value in columns:
+            table.add_column(str(value), justify="right")
+        for value in dict.fromkeys(cell[y] for cell in own):
+            at = {cell[x]: cell for cell in own if cell[y] == value}
+            table.add_row(str(value), *(_map_cell(at.get(column)) for column in columns))
+        _console().print(table)
+
+
+def _map_cell(cell: Row | None) -> str:
+    if cell is None or cell["early_gain_frac"] is None:
+        return "-"
+    return f"{cell['early_gain_frac']:+.1%}\n{cell['early_routing']}"
+
+
+def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
+    """Print the derivation of every byte."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=name, title_justify="left")
+    for heading in ("where", "what", "from"):
+        table.add_column(heading)
+    table.add_column("bytes", justify="right")
+    table.add_column("", justify="right")
+    last = ""
+    for line in lines:
+        place = str(line["place"])
+        count = int(line["bytes"] or 0)
+        shown = "" if place == last else place
+        table.add_row(
+            shown, str(line["what"]), str(line["formula"]), f"{count:,}", format_bytes(count)
+        )
+        last = place
+    _console().print(table)
+    print(*facts, sep="\n")

@@ -112,7 +112,22 @@ class Simulator:
         if reason:
             return row | {"status": "infeasible", "reason": reason}
         row |= self._times(point)
-        return row | self._gains(point, row)
+        return row | self._gains(point, row) | self._interval(point, profile)
+
+    def _interval(self, point: Scenario, profile: HardwareProfile) -> Row:
+        """Return the rates at both ends of the profile's ranges; nothing where it has none."""
+        ends: Row = {}
+        for end, name in (("slow", "low"), ("fast", "high")):
+            corner_name = f"{point.hardware} at its {end} end"
+            if corner_name not in self._profiles:
+                corner = profile.corner("slow" if end == "slow" else "fast")
+                if corner is None:
+                    return {}
+                self._profiles[corner_name] = corner
+            times = self._times(point.model_copy(update={"hardware": corner_name}))
+            for rate in ("decode_tokens_per_s", "output_tokens_per_s"):
+                ends[f"{rate}_{name}"] = times.get(rate)
+        return ends
 
     def _times(self, point: Scenario) -> Row:
         """Return the time columns of a point."""
@@ -155,10 +170,16 @@ class Simulator:
             gains["output_gain_frac"] = _gain(row, base, "output_tokens_per_s")
             exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
             if isinstance(exposed_s, float) and isinstance(step_s, float):
-                gains["gain_ceiling_frac"] = step_s / (step_s - exposed_s) - 1
+                steps = point.workload.output_tokens - 1
+                total_s = _seconds(base, "prefill_s") + _seconds(base, "decode_s")
+                gains["gain_ceiling_frac"] = _ceiling(exposed_s, step_s)
+                gains["output_ceiling_frac"] = _ceiling(steps * exposed_s, total_s)
         if not _infeasible(dense, profile):
             full = self._times(dense)
             gains["gain_over_dense_frac"] = _gain(row, full, "decode_tokens_per_s")
+            if full.get("step_s") is not None:
+                parts_s = self.decode(dense).parts_s(point.workload.output_tokens - 1)
+                gains["dense_ceiling_frac"] = _ceiling(parts_s["attn_dense"], sum(parts_s.values()))
         return gains
 
 
@@ -166,6 +187,16 @@ def _gain(mine: Row, theirs: Row, rate: str) -> float | None:
     """Return how much larger a rate is, as a fraction; None where either is missing."""
     a, b = mine.get(rate), theirs.get(rate)
     return a / b - 1 if isinstance(a, float) and isinstance(b, float) else None
+
+
+def _ceiling(share_s: float, total_s: float) -> float:
+    """Return the gain if `share_s` of `total_s` took no time: 1 / (1 - share) - 1."""
+    return total_s / (total_s - share_s) - 1
+
+
+def _seconds(row: Row, key: str) -> float:
+    value = row[key]
+    return value if isinstance(value, float) else 0.0
 
 
 def _key(point: Scenario, drop: Sequence[str] = ("output_tokens",)) -> str:

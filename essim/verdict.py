@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from essim.results import Row
+from essim.results import Row, differing
 from essim.scenario import Scenario
 
 Simulate = Callable[[Scenario], Row]
+
+# With more settings than this, each gets a sentence instead of a paragraph.
+_MANY_GROUPS = 4
 
 
 def run_verdict(point: Scenario, row: Row) -> str:
@@ -27,7 +30,14 @@ def run_verdict(point: Scenario, row: Row) -> str:
         ceiling = _percent(row["gain_ceiling_frac"])
         against = f"decodes {_faster(gain)} than {baseline} (ceiling {ceiling})"
     exposed = float(row["exposed_routing_s"] or 0.0) / float(step)
-    return f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over."
+    dense = ""
+    if routing != "none":
+        dense = f"; over dense attention it gains {_percent(row['gain_over_dense_frac'])}"
+        dense += f" (ceiling {_percent(row['dense_ceiling_frac'])})"
+    return (
+        f"{_name(row)} {against}; {exposed:.1%} of each step is exposed routing and hand-over"
+        f"{dense}."
+    )
 
 
 def sweep_verdict(points: Sequence[Scenario], rows: Sequence[Row], simulate: Simulate) -> list[str]:
@@ -40,34 +50,30 @@ def sweep_verdict(points: Sequence[Scenario], rows: Sequence[Row], simulate: Sim
     simulate
         Returns the row of a further point: break-even batches are searched between swept ones.
     """
+    keys = [k for k in differing(rows) if k not in ("routing", "batch", "output_tokens")]
     groups: dict[str, list[tuple[Scenario, Row]]] = {}
     for point, row in zip(points, rows, strict=True):
-        groups.setdefault(_setting(point), []).append((point, row))
+        setting = ", ".join(f"{key} {row[key]}" for key in keys)
+        groups.setdefault(setting, []).append((point, row))
     sentences: list[str] = []
     for setting, members in groups.items():
-        prefix = f"[{setting}] " if len(groups) > 1 else ""
-        sentences += [prefix + text for text in _group_verdict(members, simulate)]
+        prefix = f"[{setting}] " if setting else ""
+        texts = list(_group_verdict(members, simulate, brief=len(groups) > _MANY_GROUPS))
+        sentences += [prefix + text for text in texts]
     lost = [row for row in rows if row["status"] != "ok"]
     if lost:
-        sentences.append(
-            f"{len(lost)} of {len(rows)} points do not run, such as: {lost[0]['reason']}."
-        )
+        example = lost[0]["reason"]
+        sentences.append(f"{len(lost)} of {len(rows)} points do not run, such as: {example}.")
     return sentences
 
 
-def _setting(point: Scenario) -> str:
-    """Return what tells groups apart: all but routing place, batch and output length."""
-    routing, load = point.routing, point.workload
-    selector = " ".join(f"{k}={v}" for k, v in point.selector.model_dump().items() if v is not None)
-    return (
-        f"{point.model.name}, {point.model.kv_dtype}, {point.hardware}, {selector}, "
-        f"{load.input_tokens} input tokens, rank {routing.projection_rank}, "
-        f"{routing.channels} channels, {routing.cpu_threads} threads, {routing.down_projection}"
-    )
+def _group_verdict(
+    members: list[tuple[Scenario, Row]], simulate: Simulate, brief: bool
+) -> Iterator[str]:
+    """Yield the sentences of points that differ in routing, batch and output length only.
 
-
-def _group_verdict(members: list[tuple[Scenario, Row]], simulate: Simulate) -> Iterator[str]:
-    """Yield the sentences of points that differ in routing, batch and output length only."""
+    With `brief`, only what each early routing gains.
+    """
     table = {
         (str(row["routing"]), point.workload.batch, point.workload.output_tokens): (point, row)
         for point, row in members
@@ -87,14 +93,14 @@ def _group_verdict(members: list[tuple[Scenario, Row]], simulate: Simulate) -> I
         ends = [table.get((routing, batches[0], tokens)) for tokens in (outputs[0], outputs[-1])]
         if all(ends):
             yield _gain_sentence(routing, baseline, [end[1] for end in ends if end])
-        for reference in references:
+        for reference in [] if brief else references:
             at = {
                 batch: table[routing, batch, outputs[-1]][0]
                 for batch in batches
                 if (routing, batch, outputs[-1]) in table
             }
             yield _break_even_sentence(routing, reference, at, simulate)
-    for batch in batches:
+    for batch in [] if brief else batches:
         best = max(
             (row for (_, b, n), (_, row) in table.items() if (b, n) == (batch, outputs[-1])),
             key=lambda row: float(row["decode_tokens_per_s"] or 0),
@@ -134,6 +140,9 @@ def _break_even_sentence(
     batches = sorted(at)
     tokens = at[batches[0]].workload.output_tokens
     tail = f"at {tokens} output tokens"
+    if len(batches) == 1:
+        only = _percent(gain(batches[0]))
+        return f"Against {reference}, {routing} gains {only} at batch {batches[0]} {tail}."
     low = 0
     for batch in batches:
         value = gain(batch)

@@ -89,6 +89,17 @@ _KNOWN = {
         Column("decode_gain_frac", "decode gain", "%", 100.0, 2, signed=True),
         Column("output_gain_frac", "end-to-end gain", "%", 100.0, 2, signed=True),
         Column("gain_ceiling_frac", "largest possible decode gain", "%", 100.0, 2, signed=True),
+        Column(
+            "output_ceiling_frac", "largest possible end-to-end gain", "%", 100.0, 2, signed=True
+        ),
+        Column("gain_over_dense_frac", "decode gain over dense", "%", 100.0, 2, signed=True),
+        Column(
+            "dense_ceiling_frac", "largest possible gain over dense", "%", 100.0, 2, signed=True
+        ),
+        *(
+            Column(f"{what}_s", what.replace("_", " "), "us", 1e6, 3)
+            for what in ("time", "start", "end", "wait", "exposed", "window", "window_start")
+        ),
         Column("prefill_s", "prefill", "s", 1.0, 3),
         Column("decode_s", "decode", "s", 1.0, 3),
         Column("step_s", "mean step", "ms", 1e3, 3),

@@ -12,7 +12,8 @@ from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 _SWEPT = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "output_tokens_per_s"),
-    *("output_gain_frac", "prefill_s", "decode_s", "step_s", "tpot_s", "exposed_routing_s"),
+    *("output_gain_frac", "output_ceiling_frac", "gain_over_dense_frac", "dense_ceiling_frac"),
+    *("prefill_s", "decode_s", "step_s", "tpot_s", "exposed_routing_s"),
     *("gpu_busy_frac", "cpu_busy_frac", "kv_bytes", "summary_gpu_bytes", "summary_cpu_bytes"),
     *("max_batch", "measured_frac"),
 )

@@ -24,8 +24,8 @@ LAYERS = [
     ["costs"],
     ["scenario"],
     ["results", "memory", "decode"],
-    ["simulate"],
-    ["verdict", "show", "listing"],
+    ["derivation", "simulate", "timeline"],
+    ["breakeven", "verdict", "show", "listing", "pages"],
     ["cli"],
     ["__main__"],
 ]

@@ -119,3 +119,16 @@ def test_importing_it_loads_nothing_heavy(module: str) -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     heavy = {"torch", "plotly", "pandas", "numpy", "pydantic", "simpy", "pyarrow", "networkx"}
     assert not heavy & set(loaded.stdout.split())
+
+
+def test_a_swept_key_without_a_column_gets_one(tmp_path: Path) -> None:
+    text = Path(SCENARIO).read_text().split("sweep:")[0]
+    more = "sweep:\n  model.ffn: [8192, 14336]\n  model.kv_dtype: [bf16, fp8]\n"
+    (tmp_path / "s.yaml").write_text(text + more)
+    out, html = tmp_path / "r.csv", tmp_path / "r.html"
+    done = essim("sweep", str(tmp_path / "s.yaml"), *QUICK, "--out", str(out), "--html", str(html))
+    assert done.returncode == 0, done.stderr
+    header, *lines = out.read_text().splitlines()
+    assert header.startswith("model.ffn,name,")
+    assert [line.split(",")[0] for line in lines] == ["8192", "8192", "14336", "14336"]
+    assert "[kv_dtype fp8, model.ffn 8192] cpu-mid decodes" in done.stdout

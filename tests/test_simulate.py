@@ -184,3 +184,12 @@ def test_the_main_scenario_answers_the_question() -> None:
         assert row["decode_gain_frac"] <= row["gain_ceiling_frac"]
         assert row["gpu_busy_frac"] <= 1.0
         assert row["cpu_busy_frac"] <= 1.0
+
+
+def test_ranges_of_a_profile_give_an_interval(scenario_file) -> None:
+    (row,) = simulate(scenario_file(), "hardware=rtx-6000d-xeon-8481c")
+    for rate in ("decode_tokens_per_s", "output_tokens_per_s"):
+        assert row[f"{rate}_low"] < row[rate] < row[f"{rate}_high"]
+    assert row["measured_frac"] == 0.0
+    (row,) = simulate(scenario_file())
+    assert row["decode_tokens_per_s_low"] is None

@@ -1,0 +1,171 @@
+"""Where every byte of a point comes from, line by line, and how much fits."""
+
+from __future__ import annotations
+
+from essim.hardware import HardwareProfile
+from essim.memory import max_batch, memory
+from essim.model import dtype_bytes
+from essim.results import Row
+from essim.scenario import Scenario
+from essim.units import format_bytes
+
+
+def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
+    """Return the lines of ``essim memory``: place, what, formula, bytes.
+
+    Lines whose `place` is ``per token`` or ``per sequence`` explain the ones below; those of GPU
+    and CPU add up to their ``total``.
+    """
+    model, load, selector = point.model, point.workload, point.resolved_selector()
+    need = memory(point, profile)
+    kept = selector.kept_prompt_tokens(load.input_tokens)
+    last = kept + load.output_tokens - 1
+    kv_element = f"{dtype_bytes(model.kv_dtype)} B {model.kv_dtype}"
+    summary_layer = selector.summary_bytes_per_token_layer(model)
+    lines = [
+        _line(
+            "per token",
+            "KV",
+            f"K and V x {model.kv_heads} heads x {model.head_dim} x {kv_element} "
+            f"x {model.layers} layers",
+            model.kv_bytes_per_token(),
+        ),
+        _line(
+            "per sequence",
+            "KV at the last token",
+            f"{kept} kept + {load.output_tokens - 1} new tokens, whole KV blocks",
+            need.kv_bytes // load.batch,
+        ),
+    ]
+    if summary_layer:
+        routed = model.layers - selector.dense_layers()
+        lines += [
+            _line(
+                "per token",
+                "summary",
+                f"min and max of {model.kv_width} key values a page x {model.layers} layers",
+                round(summary_layer * model.layers),
+            ),
+            _line(
+                "per token",
+                "summary that is read",
+                f"{routed} layers: the first {selector.dense_layers()} attend densely",
+                round(summary_layer * routed),
+            ),
+            _line(
+                "per sequence",
+                "summary at the last token",
+                f"{last} tokens, whole KV blocks",
+                (need.summary_gpu_bytes + need.summary_cpu_bytes) // load.batch,
+            ),
+        ]
+    return lines + _pools(point, profile)
+
+
+def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
+    """Return the lines of GPU and CPU, each with its total and what is free."""
+    need, batch = memory(point, profile), point.workload.batch
+    share = point.memory.reserve_frac
+    kv = max(need.kv_bytes, need.kv_peak_bytes)
+    at_peak = need.kv_peak_bytes > need.kv_bytes
+    when = "while the last prompt is prefilled, before eviction" if at_peak else "at the last token"
+    gpu_lines = [
+        (
+            "weights",
+            f"{point.model.weight_dtype}; embedding, LM head, norms 16-bit",
+            need.weight_bytes,
+        ),
+        ("KV pool", f"{batch} sequences, {when}", kv),
+        ("summary pool", f"{batch} sequences", need.summary_gpu_bytes),
+        ("proxy factors", "low-rank W_q on the GPU", need.proxy_gpu_bytes),
+        ("activations", "prefill of one prompt, stage-1 scores, logits", need.activation_bytes),
+        (
+            "reserve",
+            f"{share:.0%}: context, workspaces, graphs, fragmentation",
+            need.reserve_gpu_bytes,
+        ),
+    ]
+    cpu_lines = [
+        ("summary pool", f"{batch} sequences", need.summary_cpu_bytes),
+        ("proxy factors", "low-rank W_q on the CPU", need.proxy_cpu_bytes),
+        ("reserve", f"{share:.0%} of the host", need.reserve_cpu_bytes),
+    ]
+    gpu_has = int(profile.spec.gpu.memory_bytes.value)
+    cpu_has = int(profile.spec.cpu.memory_bytes.value)
+    rows = []
+    for place, has, total, lines in (
+        ("GPU", gpu_has, need.gpu_bytes, gpu_lines),
+        ("CPU", cpu_has, need.cpu_bytes, cpu_lines),
+    ):
+        rows += [_line(place, what, how, count) for what, how, count in lines if count]
+        rows.append(_line(place, "total", "the sum of these", total))
+        rows.append(_line(place, "free", f"of {has / 1e9:.1f} GB", has - total))
+    return rows
+
+
+def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[str]:
+    """Return what follows from the bytes, in sentences.
+
+    Parameters
+    ----------
+    pool
+        Token slots of a pre-allocated pool to derive too, as serving engines make one.
+    """
+    texts = [
+        f"Largest batch with the summary on the {place}: {batch}."
+        for place, batch in largest_batches(point, profile).items()
+    ]
+    kv, summary = pool_bytes(point, 1)
+    if summary:
+        texts.append(
+            f"The summary is {summary / (kv + summary):.1%} of the KV + summary pool; "
+            "moving it to the CPU frees that."
+        )
+    need, gpu_bytes = memory(point, profile), int(profile.spec.gpu.memory_bytes.value)
+    held = need.gpu_bytes - max(need.kv_bytes, need.kv_peak_bytes) - need.summary_gpu_bytes
+    texts.append(
+        f"A KV + summary pool of all that is left on the GPU holds "
+        f"{pool_tokens(point, gpu_bytes - held):,} tokens."
+    )
+    if pool is not None:
+        kv, summary = pool_bytes(point, pool)
+        texts.append(
+            f"A pool of {pool:,} tokens: KV {format_bytes(kv)}, summary {format_bytes(summary)}."
+        )
+    return texts
+
+
+def largest_batches(point: Scenario, profile: HardwareProfile) -> dict[str, int]:
+    """Return the largest batch that fits with the summary on the GPU and on the CPU."""
+    places = {"GPU": "gpu-target", "CPU": "cpu-mid"}
+    if not point.selector.query_conditioned:
+        return {"GPU": max_batch(point, profile)}
+    return {
+        place: max_batch(point.with_routing(routing), profile) for place, routing in places.items()
+    }
+
+
+def pool_bytes(point: Scenario, tokens: int) -> tuple[int, int]:
+    """Return (KV, summary) bytes of a pool of `tokens` token slots over all layers."""
+    selector = point.resolved_selector()
+    summary = selector.summary_bytes_per_token_layer(point.model) * point.model.layers
+    return tokens * point.model.kv_bytes_per_token(), round(tokens * summary)
+
+
+def pool_tokens(point: Scenario, budget_bytes: int) -> int:
+    """Return the largest pool, in tokens, whose KV and summary fit in `budget_bytes`.
+
+    The inverse of `pool_bytes`: it fits, and one token more does not.
+    """
+    low, high = 0, 1
+    while sum(pool_bytes(point, high)) <= budget_bytes:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = sum(pool_bytes(point, middle)) <= budget_bytes
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _line(place: str, what: str, how: str, count: int) -> Row:
+    return {"place": place, "what": what, "formula": how, "bytes": count}

@@ -1,0 +1,109 @@
+"""Break-even maps and the timeline of a step: what is drawn, and in a real browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from test_browser import BROWSER, BROWSERS, opened
+
+from reports.maps import break_even_maps
+from reports.page import Chart, write_page
+from reports.step_page import step_blocks, step_figure
+
+CELLS = [
+    {
+        "setting": "",
+        "batch": batch,
+        "output_tokens": tokens,
+        "best_routing": "gpu-target-fused",
+        "early_routing": "cpu-mid" if batch == 1 else None,
+        "early_gain_frac": 0.03 if batch == 1 else None,
+        "sparse_gain_frac": -0.25,
+    }
+    for batch in (1, 8)
+    for tokens in (128, 8192)
+]
+
+
+def op(name: str, kind: str, stream: str, start_us: float, end_us: float, **more: object) -> dict:
+    row = {"name": name, "kind": kind, "stream": stream, "source": "measured", "critical": 1}
+    times = {"start_s": start_us * 1e-6, "end_s": end_us * 1e-6, "wait_s": 0.0, "exposed_s": 0.0}
+    return row | times | {"window_s": None, "window_start_s": None} | more
+
+
+STEP = [
+    op("norm1.1", "norm", "gpu", 0, 2),
+    op("qkv.1", "gemm_qkv", "gpu", 2, 18),
+    op("publish.1", "publish", "gpu", 18, 20, exposed_s=2e-6),
+    op("route.1", "cpu_route", "cpu", 20, 60, window_s=5e-6, window_start_s=20e-6),
+    op("attn.1", "attn_sparse", "gpu", 60, 64, wait_s=40e-6, exposed_s=40e-6),
+    op("down.3", "gemm_down", "gpu", 64, 96),
+]
+PARTS = [{"part": "gemm_qkv", "time_s": 16e-6, "share_frac": 0.2, "source": "measured"}]
+
+
+def test_a_map_colours_gains_and_names_winners() -> None:
+    early, sparse = break_even_maps(CELLS, "output_tokens", "batch")
+    (heat,) = early.data
+    assert (list(heat.x), list(heat.y)) == (["128", "8,192"], ["1", "8"])
+    assert [list(row) for row in heat.z] == [[3.0, 3.0], [None, None]]
+    assert heat.text[0][0] == "cpu-mid<br>+3.0%"
+    assert heat.text[1][0] == ""
+    assert (heat.zmin, heat.zmax) == (-3.0, 3.0)
+    assert sparse.data[0].text[1][1] == "gpu-target-fused<br>-25.0%"
+    assert early.layout.title.text == "Where early routing pays"
+
+
+def test_a_map_without_any_gain_is_left_out() -> None:
+    cells = [cell | {"early_gain_frac": None} for cell in CELLS]
+    (only,) = break_even_maps(cells, "output_tokens", "batch")
+    assert only.layout.title.text == "Where sparse attention pays at all"
+
+
+def test_every_setting_has_its_own_maps() -> None:
+    cells = [cell | {"setting": s} for s in ("model a", "model b") for cell in CELLS]
+    figures = break_even_maps(cells, "output_tokens", "batch")
+    assert [f.layout.title.subtitle.text for f in figures] == ["model a"] * 2 + ["model b"] * 2
+
+
+def test_a_step_has_a_bar_an_op_outlines_and_hatches() -> None:
+    figure = step_figure(STEP, "a step")
+    bars = {trace.name: trace for trace in figure.data}
+    assert list(bars) == [
+        "GEMM",
+        "attention",
+        "norm, RoPE, activation",
+        "routing and hand-over",
+        "waiting for the router",
+        "window: anchor to need",
+    ]
+    assert (list(bars["GEMM"].base), list(bars["GEMM"].x)) == ([2.0, 64.0], [16.0, 32.0])
+    routing = bars["routing and hand-over"]
+    assert list(routing.marker.pattern.shape) == ["/", ""]
+    assert list(routing.marker.line.width) == [2.0, 2.0]
+    waiting = bars["waiting for the router"]
+    assert (list(waiting.base), list(waiting.x)) == ([20.0], [40.0])
+    window = bars["window: anchor to need"]
+    assert (list(window.base), list(window.x), list(window.y)) == ([20.0], [5.0], ["CPU router"])
+    assert list(figure.layout.xaxis.range) == [0.0, 96.0]
+    assert list(figure.layout.yaxis.categoryarray) == ["CPU router", "GPU"]
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"none of {BROWSERS} is on PATH")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_they_are_drawn_in_a_browser(tmp_path: Path, theme: str) -> None:
+    page = tmp_path / "page.html"
+    blocks = step_blocks(STEP, PARTS, "It waits.", "a step", {"seed": 0})
+    maps = [Chart(figure) for figure in break_even_maps(CELLS, "output_tokens", "batch")]
+    write_page(page, "A step", [*blocks, *maps])
+    dom, console = opened(page, tmp_path / "home", fragment=f"#{theme}")
+    assert console == []
+    assert f'data-errors="0" data-theme="{theme}" data-drawn="3"' in dom
+    step, early, sparse = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
+    assert len(re.findall(r'class="trace bars', step)) == 6
+    assert step.count('class="point"') == 8
+    for figure in (early, sparse):
+        assert figure.count('class="heatmaplayer mlayer"') == 1
+        assert "<image" in figure

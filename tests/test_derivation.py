@@ -1,0 +1,73 @@
+"""Every byte by line, and capacity as the inverse of bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from essim.derivation import derivation, facts, largest_batches, pool_bytes, pool_tokens
+from essim.hardware import find_profile, load_profile, shipped
+from essim.memory import memory
+from essim.scenario import load_scenario
+
+PROFILE = load_profile(find_profile("h200-sxm", Path()))
+MAIN = shipped("scenarios") / "earlyselect-40k.yaml"
+
+
+def lines(*overrides: str) -> dict[tuple[str, str], int]:
+    base, _ = load_scenario(MAIN, overrides)
+    return {(row["place"], row["what"]): row["bytes"] for row in derivation(base, PROFILE)}
+
+
+def test_the_papers_arithmetic_comes_out() -> None:
+    found = lines()
+    assert found["per token", "KV"] == 131072
+    assert found["per token", "summary"] == 16384
+    assert found["per token", "summary that is read"] == 15872
+    assert pytest.approx(1 / 9) == 16384 / (131072 + 16384)
+    base, _ = load_scenario(MAIN)
+    kv, summary = pool_bytes(base, 347_000)
+    assert summary / 2**30 == pytest.approx(5.3, abs=0.01)
+    assert summary / (kv + summary) == pytest.approx(1 / 9)
+    assert "A pool of 347,000 tokens: KV 42.36 GiB, summary 5.29 GiB." in facts(
+        base, PROFILE, 347_000
+    )
+
+
+@pytest.mark.parametrize("routing", ["gpu-target", "cpu-mid", "gpu_side-mid"])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_the_lines_of_a_place_add_up_to_its_total(routing: str, batch: int) -> None:
+    found = lines(f"routing={routing}", f"workload.batch={batch}")
+    for place, has in (("GPU", 141_000_000_000), ("CPU", 125 * 2**30)):
+        parts = [
+            n for (p, what), n in found.items() if p == place and what not in ("total", "free")
+        ]
+        assert found[place, "total"] == sum(parts)
+        assert found[place, "free"] == has - sum(parts)
+
+
+def test_totals_are_those_that_decide_what_fits() -> None:
+    base, _ = load_scenario(MAIN)
+    need = memory(base, PROFILE)
+    assert lines()["GPU", "total"] == need.gpu_bytes
+    assert lines()["CPU", "total"] == need.cpu_bytes
+
+
+def test_moving_the_summary_to_the_cpu_admits_more_sequences() -> None:
+    base, _ = load_scenario(MAIN)
+    assert largest_batches(base, PROFILE) == {"GPU": 62, "CPU": 70}
+    dense, _ = load_scenario(MAIN, ["selector={kind: dense}"])
+    assert largest_batches(dense, PROFILE) == {"GPU": 17}
+    assert ("per token", "summary") not in lines("selector={kind: dense}")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**13), st.sampled_from(["bf16", "fp8"]), st.sampled_from([1, 3, 4, 16]))
+def test_capacity_is_the_inverse_of_bytes(budget: int, kv_dtype: str, page: int) -> None:
+    overrides = [f"model.kv_dtype={kv_dtype}", f"selector.page_tokens={page}"]
+    base, _ = load_scenario(MAIN, [*overrides, f"selector.kv_block_tokens={page}"])
+    tokens = pool_tokens(base, budget)
+    assert sum(pool_bytes(base, tokens)) <= budget < sum(pool_bytes(base, tokens + 1))

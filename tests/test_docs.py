@@ -1,0 +1,106 @@
+"""What the docs claim, computed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from essim.decode import run_decode
+from essim.engines import finish_maxplus
+from essim.hardware import find_profile, load_profile
+from essim.model import ModelShape
+from essim.results import COLUMNS
+from essim.routing import Routing
+from essim.scenario import Scenario, load_scenario
+from essim.selectors import SELECTORS
+from essim.yamlfile import key_paths
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def layer_us(scenario_file, routing: str) -> tuple[dict[str, float], float]:
+    """Durations of layer 10's main-stream ops at S = 8192, and the period of that layer."""
+    overrides = [f"routing={routing}", "workload.output_tokens=4097"]
+    base, _ = load_scenario(scenario_file(), overrides)
+    profile = load_profile(find_profile(base.hardware, Path()))
+    run = run_decode(base, profile, finish_maxplus, 4096)
+    names = [op.name for op in run.ops]
+    parts = {
+        op.name.split(".")[0]: row[-1] / 1e6
+        for op, row in zip(run.ops, run.durations_ps, strict=True)
+        if op.name.endswith(".10")
+    }
+    rows = [names.index("down.10"), names.index("down.9")]
+    ends = finish_maxplus(run.ops, [row[-1:] for row in run.durations_ps], rows)[:, 0]
+    return parts, (ends[0] - ends[1]) / 1e6
+
+
+def documented(label: str) -> float:
+    text = (DOCS / "model.md").read_text()
+    (number,) = re.findall(
+        rf"^\| \**{re.escape(label)}\** \| \**([\d.]+)\** \|", text, re.MULTILINE
+    )
+    return float(number)
+
+
+def test_the_layer_worked_by_hand(scenario_file) -> None:
+    parts, period = layer_us(scenario_file, "gpu-target")
+    rows = {
+        "norm1": "norm1",
+        "QKV 4096 -> 6144": "qkv",
+        "RoPE + KV append": "rope",
+        "attention, 128 tokens": "attn",
+        "o_proj": "o",
+        "norm2": "norm2",
+        "gate_up": "gate_up",
+        r"SiLU\*mul": "act",
+        "down": "down",
+    }
+    for label, op in rows.items():
+        assert documented(label) == pytest.approx(parts[op], abs=5e-4), label
+    unrouted = documented("the layer without routing")
+    assert unrouted == pytest.approx(sum(parts[op] for op in rows.values()), abs=1e-3)
+    assert parts["route"] == pytest.approx(23.9)
+    assert period == pytest.approx(153.206, abs=1e-3)
+
+
+def test_the_layer_by_hand_with_routing_on_the_cpu(scenario_file) -> None:
+    parts, period = layer_us(scenario_file, "cpu-mid")
+    assert period == pytest.approx(134.550, abs=1e-3)
+    assert parts["proxy_down"] == pytest.approx(0.744, abs=5e-4)
+    window = sum(parts[op] for op in ("norm2", "gate_up", "act", "down", "norm1", "qkv", "rope"))
+    assert window == pytest.approx(111.706, abs=1e-3)
+    assert parts["anchor_d2h"] + parts["index_h2d"] == pytest.approx(0.02, abs=5e-3)
+
+
+def test_every_key_and_column_is_described() -> None:
+    text = (DOCS / "scenario.md").read_text()
+    words = set(re.findall(r"[A-Za-z_0-9]+", " ".join(re.findall(r"`([^`]+)`", text))))
+    keys = {part for path in key_paths(Scenario) for part in path.split(".")}
+    assert keys - words == set()
+    results = text.split("## Result columns")[1]
+    fields = set(ModelShape.model_fields) | set(Routing.model_fields)
+    fields |= {name for selector in SELECTORS.values() for name in selector.model_fields}
+    scenario_fields = {"name", "model", "hardware", "selector", "routing", "batch"}
+    scenario_fields |= {"input_tokens", "output_tokens"} | fields
+    described = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`]+)`", results))))
+    assert set(COLUMNS) - scenario_fields - described == set()
+
+
+def test_links_between_docs_lead_somewhere() -> None:
+    for file in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", file.read_text()):
+            assert (file.parent / target).exists(), f"{file.name}: {target}"
+
+
+def test_the_scenario_in_the_readme_is_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "s.yaml").write_text(block)
+    base, points = load_scenario(tmp_path / "s.yaml")
+    assert base.name == "earlyselect-40k"
+    assert len(points) == 18
+    assert np.prod([len(values) for values in base.sweep.values()]) == 18

@@ -1,0 +1,110 @@
+"""Hardware profiles: what is read, and what is refused with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from essim.errors import InputError
+from essim.hardware import find_profile, load_profile, shipped
+
+SHIPPED = sorted(shipped("hardware_profiles").glob("*.yaml"))
+H200 = shipped("hardware_profiles") / "h200-sxm.yaml"
+
+
+@pytest.fixture
+def profile(tmp_path: Path):
+    """Return a function that writes the H200 profile with some text replaced."""
+
+    def write(old: str = "", new: str = "", table: str = "", content: str = "") -> Path:
+        text = H200.read_text()
+        assert old in text
+        (tmp_path / "h.yaml").write_text(text.replace(old, new, 1))
+        (tmp_path / "h").mkdir()
+        for file in H200.with_suffix("").glob("*.csv"):
+            (tmp_path / "h" / file.name).write_text(file.read_text())
+        if table:
+            (tmp_path / "h" / table).write_text(content)
+        return tmp_path / "h.yaml"
+
+    return write
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda f: f.stem)
+def test_shipped_profiles_load_and_every_table_file_is_named(file: Path) -> None:
+    found = load_profile(file)
+    assert found.spec.name == file.stem
+    on_disk = {path.stem for path in file.with_suffix("").glob("*.csv")}
+    assert on_disk == set(found.tables)
+
+
+def test_the_digest_covers_the_tables(profile) -> None:
+    content = (H200.with_suffix("") / "norm.csv").read_text().replace("2e-6", "3e-6")
+    assert load_profile(profile(table="norm.csv", content=content)).digest != (
+        load_profile(H200).digest
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{value: 141 GB,", "{value: 141e9,", "h.yaml:10: gpu.memory_bytes.value: 141000000000.0"),
+        ("{value: 141 GB,", "{value: 141 GB/s,", "unknown unit 'GB/s' for bytes"),
+        ("{value: 141 GB,", "{value: 0 GB,", "gpu.memory_bytes.value: input should be greater"),
+        ("source: published, reference: NVIDIA H200 datasheet, ", "", "source: required, but"),
+        ("source: measured, reference: empty", "source: guessed, reference: empty", "launch_s.sou"),
+        ("  launch_s:", "  lanch_s:", "gpu.lanch_s: unknown key. Did you mean 'gpu.launch_s'?"),
+        ("date: 2024-11}", "date: last year}", "gpu.memory_bytes.date: string should match"),
+        ("name: h200-sxm", "nam: h200-sxm", "h.yaml:2: nam: unknown key. Did you mean 'name'?"),
+        ("  norm:\n", "  nrm:\n", "nrm.csv does not exist"),
+    ],
+)
+def test_a_bad_profile_is_refused_with_file_line_and_key(profile, old, new, message) -> None:
+    with pytest.raises(InputError) as error:
+        load_profile(profile(old, new))
+    assert message in str(error.value)
+
+
+def test_a_bad_table_is_refused_with_its_own_file_and_line(profile) -> None:
+    file = profile(table="norm.csv", content="rows,p50_s\n1,2e-6\n8,-2e-6\n")
+    with pytest.raises(InputError, match=r"norm.csv:3: p50_s: '-2e-6' is not"):
+        load_profile(file)
+
+
+def test_profiles_of_the_working_folder_come_first(tmp_path, monkeypatch, profile) -> None:
+    file = profile()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hardware_profiles").mkdir()
+    mine = tmp_path / "hardware_profiles" / "h200-sxm.yaml"
+    mine.write_text(file.read_text())
+    assert find_profile("h200-sxm", Path()).resolve() == mine
+    with pytest.raises(ValueError, match="no hardware profile 'h100'; "):
+        find_profile("h100", Path())
+
+
+def test_a_range_has_two_corners_that_bound_the_middle() -> None:
+    profile = load_profile(shipped("hardware_profiles") / "rtx-6000d-xeon-8481c.yaml")
+    slow, fast = profile.corner("slow"), profile.corner("fast")
+    assert slow is not None
+    assert fast is not None
+    bandwidths = [p.spec.gpu.bandwidth_bytes_per_s.value for p in (slow, profile, fast)]
+    assert bandwidths == [1.40e12, 1.48e12, 1.57e12]
+    launches = [p.spec.gpu.launch_s.value for p in (slow, profile, fast)]
+    assert launches == [2e-6, 1e-6, 5e-7]
+    assert slow.spec.gpu.memory_bytes.value == 84e9
+    assert load_profile(H200).corner("slow") is None
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ("{value: 141 GB, low: 140 GB,", "a range needs both low and high"),
+        ("{value: 141 GB, low: 150 GB, high: 160 GB,", "is not between low 1.5e+11 and high"),
+        ("{low: 150 GB, high: 160 GB,", "gpu.memory_bytes.value: required, but missing"),
+    ],
+)
+def test_a_bad_range_is_refused(profile, new: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_profile(profile("{value: 141 GB,", new))
+    assert message in str(error.value)
