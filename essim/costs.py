@@ -92,13 +92,9 @@ class CostModel:
         if source != "measured":
             inside = np.broadcast_to(_rank(source), inside.shape)
         rank = np.where(lookup.inside, inside, _rank("extrapolated")).astype(np.int8)
-        if lookup.spread is not None:
-            p50 = np.where(
-                lookup.inside, lookup.spread.p50_s, np.maximum(lookup.spread.p50_s, floor)
-            )
-            spread = Spread(p50, lookup.spread.sigma)
-            return spread.mean_s(), rank, spread
-        return np.where(lookup.inside, lookup.mean_s, np.maximum(lookup.mean_s, floor)), rank, None
+        mean = np.where(lookup.inside, lookup.mean_s, np.maximum(lookup.mean_s, floor))
+        spread = None if lookup.spread is None else lookup.spread.scaled_to(mean)
+        return mean, rank, spread
 
     def _lookup(self, work: Work) -> Lookup | None:
         table = self.profile.tables.get(work.table)

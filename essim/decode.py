@@ -159,7 +159,7 @@ def _durations_ps(
         if spread is None:
             rows.append(shared[op.kind])
         else:
-            rows.append(_to_ps(spread.p50_s * np.exp(spread.sigma * z[op.name])))
+            rows.append(_to_ps(spread.times_s(z[op.name])))
     return rows
 
 

@@ -76,6 +76,14 @@ class Link(Strict):
     flag_latency_s: Sourced[Seconds]
 
 
+class HeldOut(Strict):
+    """How well a table predicts measured points that are not in it."""
+
+    points: Annotated[int, Field(ge=1)]
+    median_frac: Annotated[float, Field(ge=0)]
+    worst_frac: Annotated[float, Field(ge=0)]
+
+
 class TableSpec(Strict):
     """How to read one table file, and for which settings its times hold.
 
@@ -90,6 +98,7 @@ class TableSpec(Strict):
     reference: str
     date: Annotated[str, Field(pattern=DATE)]
     note: str = ""
+    heldout: HeldOut | None = None
 
 
 class ProfileSpec(Strict):
@@ -102,6 +111,7 @@ class ProfileSpec(Strict):
     cpu: Cpu
     d2h: Link
     h2d: Link
+    provenance: dict[str, str | int | float | None] = Field(default_factory=dict)
     constants: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
     tables: dict[str, TableSpec] = Field(default_factory=dict)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 
 from essim import hardware as _hardware
 from essim import model, routing
@@ -26,21 +27,38 @@ def models() -> Entries:
 
 
 def hardware() -> Entries:
-    """Return the hardware profiles found; one that cannot be read says why."""
+    """Return the hardware profiles found, what is measured and how well; errors are said."""
     entries: dict[str, str] = {}
+    owners: dict[bytes, str] = {}
     for folder in _hardware.profile_folders():
         for file in sorted(folder.glob("*.yaml")):
             if file.stem in entries:
                 continue
             try:
-                spec = _hardware.load_profile(file).spec
+                profile = _hardware.load_profile(file)
             except EssimError as error:
                 entries[file.stem] = f"cannot be read: {error}"
                 continue
-            state = "provisional; " if spec.provisional else ""
-            tables = " ".join(spec.tables)
-            entries[file.stem] = f"{state}{spec.gpu.name} + {spec.cpu.name}; tables: {tables}"
+            entries[file.stem] = _about(profile.spec)
+            for name in profile.tables:
+                content = _hardware.table_file(file, name).read_bytes()
+                owner = owners.setdefault(content, file.stem)
+                if owner != file.stem:
+                    warnings.warn(f"table {name} of {file.stem} is that of {owner}", stacklevel=2)
     return [{"name": name, "about": about} for name, about in entries.items()]
+
+
+def _about(spec: _hardware.ProfileSpec) -> str:
+    """Return a profile's devices, and its tables with their held-out errors."""
+    state = "provisional; " if spec.provisional else ""
+    tables = []
+    for name, table in spec.tables.items():
+        held = table.heldout
+        errors = f"{held.median_frac:.1%}, worst {held.worst_frac:.1%}" if held else "unchecked"
+        tables.append(f"{name} ({errors})")
+    found = ", ".join(tables)
+    measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
+    return f"{state}{spec.gpu.name} + {spec.cpu.name}; {measured}"
 
 
 def selectors() -> Entries:

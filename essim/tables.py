@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,22 +23,66 @@ from essim.yamlfile import nearest_hint, read_text
 Values = NDArray[np.float64]
 
 # Statistic columns a table may have, in seconds. Sums want means, so `mean_s` or `p50_s` must be
-# there; a `p99_s` beside `p50_s` makes the price a distribution.
-STATISTICS = ("mean_s", "p50_s", "p99_s")
-_Z99 = 2.3263478740408408
+# there; `p50_s` and `p99_s` together make the price a distribution.
+STATISTICS = ("mean_s", "p5_s", "p50_s", "p95_s", "p99_s")
+# Columns that describe how a row was measured; prices do not depend on them.
+DESCRIPTIONS = (
+    *("kind", "dtype", "cache_state", "calls", "rejected", "iqr_frac", "unstable"),
+    *("bytes_moved", "bytes_per_s", "source_hash"),
+)
+# Standard normal quantiles of the percentile columns.
+_Z = {
+    "p5_s": -1.6448536269514729,
+    "p50_s": 0.0,
+    "p95_s": 1.6448536269514722,
+    "p99_s": 2.3263478740408408,
+}
+# Midpoints of equal shares of a standard normal, to average over a distribution.
+_Z_NODES = np.array([NormalDist().inv_cdf((i + 0.5) / 512) for i in range(512)])
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A time as a distribution: log-normal through its median and 99th percentile."""
+    """A time as a distribution: its logarithm is linear in z between known percentiles.
 
-    p50_s: Values
-    sigma: Values
+    With a median and a 99th percentile alone this is a log-normal.
+
+    Attributes
+    ----------
+    z
+        Standard normal quantiles of the known percentiles, ascending.
+    log_s
+        Logarithms of the times there, shape (percentiles, lanes).
+    """
+
+    z: tuple[float, ...]
+    log_s: Values
+
+    def times_s(self, z: Values) -> Values:
+        """Return the times at standard normal quantiles `z` (one per lane, or broadcast)."""
+        slopes = [
+            (self.log_s[i + 1] - self.log_s[i]) / (self.z[i + 1] - self.z[i])
+            for i in range(len(self.z) - 1)
+        ]
+        result = self.log_s[0] + slopes[0] * (z - self.z[0])
+        for i in range(1, len(slopes)):
+            beyond = self.log_s[i] + slopes[i] * (z - self.z[i])
+            result = np.where(z > self.z[i], beyond, result)
+        times: Values = np.exp(result)
+        return times
 
     def mean_s(self) -> Values:
-        """Return the mean of the log-normal."""
-        mean: Values = self.p50_s * np.exp(self.sigma**2 / 2)
-        return mean
+        """Return the mean: exact for a log-normal, else over 512 equal shares."""
+        if len(self.z) == 2:
+            sigma = (self.log_s[1] - self.log_s[0]) / (self.z[1] - self.z[0])
+            mean: Values = np.exp(self.log_s[0] - sigma * self.z[0] + sigma**2 / 2)
+            return mean
+        columns = Spread(self.z, self.log_s[..., None]).times_s(_Z_NODES)
+        return np.asarray(columns.mean(axis=-1))
+
+    def scaled_to(self, mean_s: Values) -> Spread:
+        """Return this distribution stretched to have mean `mean_s`."""
+        return Spread(self.z, self.log_s + np.log(mean_s / self.mean_s()))
 
 
 @dataclass(frozen=True)
@@ -69,16 +114,25 @@ class Grid:
         inside = np.all([p == c for p, c, _ in pairs], axis=0)
         on_grid = np.all([np.isin(p, axis) for p, _, axis in pairs], axis=0)
         found = {k: _multilinear(self.axes, grid, points) for k, grid in self.values.items()}
-        spread = None
-        if "p99_s" in found and "p50_s" in found:
-            p50, p99 = (
-                _multilinear(self.axes, self.values[k], clamped) for k in ("p50_s", "p99_s")
-            )
-            spread = Spread(found["p50_s"], np.log(np.maximum(p99 / p50, 1.0)) / _Z99)
-        mean = found.get("mean_s")
-        if mean is None:
-            mean = spread.mean_s() if spread else found["p50_s"]
+        spread = self._spread(clamped)
+        mean = found.get("mean_s", found.get("p50_s"))
+        if spread is not None:
+            inside_mean = spread.mean_s()
+            if "mean_s" not in found:
+                # Off the grid the median's line says how much more the whole distribution takes.
+                mean = inside_mean * found["p50_s"] / np.exp(spread.log_s[spread.z.index(0.0)])
+        assert mean is not None
         return Lookup(mean, spread, on_grid, inside)
+
+    def _spread(self, clamped: Sequence[Values]) -> Spread | None:
+        """Return the distribution at points of the grid, None where the table has none."""
+        if "p50_s" not in self.values or "p99_s" not in self.values:
+            return None
+        known = [name for name in _Z if name in self.values]
+        times = [_multilinear(self.axes, self.values[name], clamped) for name in known]
+        # Interpolated percentiles may cross by rounding; a distribution's may not.
+        ordered = np.maximum.accumulate(np.log(np.array(times)), axis=0)
+        return Spread(tuple(_Z[name] for name in known), ordered)
 
 
 def _multilinear(axes: Sequence[Values], grid: Values, points: Sequence[Values]) -> Values:
@@ -137,26 +191,47 @@ def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) 
     reader = csv.reader(io.StringIO(read_text(file), newline=""))
     header = next(reader, [])
     columns = _check_header(file, header, [*keys, *axes])
+    lines: list[tuple[int, dict[str, str]]] = []
+    for cells in reader:
+        if cells and len(cells) != len(header):
+            message = f"{len(cells)} cells in a row of {len(header)} columns"
+            raise InputError(message, file=file, line=reader.line_num)
+        if cells:
+            lines.append((reader.line_num, dict(zip(header, cells, strict=True))))
+    if not lines:
+        raise InputError("the table has no rows", file=file, line=1)
+    # A percentile that too few calls allow to claim is an empty column.
+    columns = [c for c in columns if c == "p50_s" or any(row[c].strip() for _, row in lines)]
     rows: dict[tuple[str, ...], dict[tuple[float, ...], list[dict[str, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for cells in reader:
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            raise InputError(
-                f"{len(cells)} cells in a row of {len(header)} columns",
-                file=file,
-                line=reader.line_num,
-            )
-        row = dict(zip(header, cells, strict=True))
-        number = {c: _positive(row[c], c, file, reader.line_num) for c in [*axes, *columns]}
+    for line, row in lines:
+        number = {c: _positive(row[c], c, file, line) for c in [*axes, *columns]}
         point = tuple(number[axis] for axis in axes)
         rows[tuple(row[k].strip() for k in keys)][point].append({c: number[c] for c in columns})
-    if not rows:
-        raise InputError("the table has no rows", file=file, line=1)
     grids = {key: _grid(file, name, key, axes, points, columns) for key, points in rows.items()}
+    for key, grid in grids.items():
+        _warn_if_falling(file, key, axes, grid)
     return Table(name, tuple(keys), tuple(axes), grids)
+
+
+# Axes along which work grows, and how much a time may fall along them before it is worth a word.
+_GROWING = ("rows", "batch", "context_tokens", "selected_tokens")
+_FALL_FRAC = 0.05
+
+
+def _warn_if_falling(file: Path, key: tuple[str, ...], axes: Sequence[str], grid: Grid) -> None:
+    """Warn of cells that take less time than a smaller one; they are kept."""
+    times = grid.values.get("mean_s", grid.values.get("p50_s"))
+    assert times is not None
+    fallen = 0
+    for i, axis in enumerate(axes):
+        if axis in _GROWING:
+            along = np.moveaxis(times, i, 0)
+            fallen += int((along[1:] < (1 - _FALL_FRAC) * along[:-1]).sum())
+    if fallen:
+        where = f"{file} {' '.join(key)}".strip()
+        warnings.warn(f"{where}: {fallen} cells are faster than a smaller one; kept", stacklevel=3)
 
 
 def _check_header(file: Path, header: Sequence[str], required: Sequence[str]) -> list[str]:
@@ -169,9 +244,9 @@ def _check_header(file: Path, header: Sequence[str], required: Sequence[str]) ->
                 file=file,
                 line=1,
             )
+    known = [*required, *STATISTICS, *DESCRIPTIONS]
     for column in header:
-        if column not in (*required, *STATISTICS):
-            known = [*required, *STATISTICS]
+        if column not in known:
             raise InputError(
                 f"unknown column {column!r}", nearest_hint(column, known), file=file, line=1
             )

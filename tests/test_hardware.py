@@ -108,3 +108,14 @@ def test_a_bad_range_is_refused(profile, new: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         load_profile(profile("{value: 141 GB,", new))
     assert message in str(error.value)
+
+
+def test_two_profiles_with_the_same_table_are_pointed_at(tmp_path, monkeypatch, profile) -> None:
+    from essim.listing import hardware
+
+    profile()
+    (tmp_path / "hardware_profiles").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match=r"table \w+ of h200-sxm is that of h"):
+        entries = {entry["name"]: entry["about"] for entry in hardware()}
+    assert entries["h"].startswith("provisional; NVIDIA H200 SXM")

@@ -49,10 +49,28 @@ def test_an_axis_of_one_tick_is_constant(tmp_path: Path) -> None:
 
 def test_median_and_99th_percentile_make_a_log_normal(tmp_path: Path) -> None:
     grid = table(tmp_path, "batch,p50_s,p99_s\n1,27e-6,64e-6\n", axes=("batch",)).grids[()]
-    found = grid.at([1])
+    found = grid.at([np.array([1])])
     sigma = np.log(64 / 27) / 2.3263478740408408
-    assert found.spread.sigma == pytest.approx(sigma)
+    z = np.array([0.0, 1.0, 2.3263478740408408])
+    assert found.spread.times_s(z) == pytest.approx([27e-6, 27e-6 * np.exp(sigma), 64e-6])
     assert found.mean_s == pytest.approx(27e-6 * np.exp(sigma**2 / 2))
+
+
+def test_more_percentiles_make_a_distribution_through_all_of_them(tmp_path: Path) -> None:
+    text = "batch,mean_s,p5_s,p50_s,p95_s,p99_s\n1,11e-6,9e-6,10e-6,14e-6,30e-6\n"
+    spread = table(tmp_path, text, axes=("batch",)).grids[()].at([np.array([1])]).spread
+    z = np.array([-1.6448536, 0.0, 1.6448536, 2.3263479])
+    assert spread.times_s(z) == pytest.approx([9e-6, 10e-6, 14e-6, 30e-6], rel=1e-6)
+    stretched = spread.scaled_to(np.array([11e-6]))
+    assert stretched.mean_s() == pytest.approx(11e-6)
+    rng = np.random.default_rng(0)
+    assert stretched.times_s(rng.standard_normal(400_000)).mean() == pytest.approx(11e-6, rel=0.01)
+
+
+def test_columns_that_describe_a_measurement_are_welcome(tmp_path: Path) -> None:
+    text = "kind,batch,dtype,cache_state,calls,mean_s,p99_s,iqr_frac,source_hash\n"
+    found = table(tmp_path, text + "act,1,bf16,cold,50,2e-6,3e-6,0.1,ab\n", axes=("batch",))
+    assert found.grids[()].at([1]).mean_s == 2e-6
 
 
 def test_keys_pick_the_grid(tmp_path: Path) -> None:
@@ -93,3 +111,18 @@ def test_unreadable_tables_are_refused_with_file_and_line(tmp_path, text, messag
     with pytest.raises(InputError) as error:
         table(tmp_path, text)
     assert message in str(error.value)
+
+
+def test_an_empty_percentile_column_is_no_percentile(tmp_path: Path) -> None:
+    text = "batch,mean_s,p50_s,p99_s\n1,2e-6,2e-6,\n2,3e-6,3e-6,\n"
+    found = table(tmp_path, text, axes=("batch",)).grids[()].at([np.array([1])])
+    assert found.spread is None
+    with pytest.raises(InputError, match=r"t.csv:3: p99_s: '' is not"):
+        table(tmp_path, text.replace("2e-6,\n", "2e-6,9e-6\n"), axes=("batch",))
+
+
+def test_cells_that_fall_along_a_growing_axis_are_kept_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="1 cells are faster than a smaller one; kept"):
+        found = table(tmp_path, "batch,p50_s\n1,4e-6\n2,3e-6\n3,5e-6\n", axes=("batch",))
+    assert found.grids[()].at([2]).mean_s == 3e-6
+    table(tmp_path, "threads,p50_s\n1,4e-6\n2,3e-6\n", axes=("threads",))
