@@ -130,7 +130,7 @@ class CostModel:
             flops = spec.cpu.fp32_flops_per_s.value * share
         else:
             bandwidth = spec.gpu.bandwidth_bytes_per_s.value
-            flops = spec.gpu.bf16_flops_per_s.value
+            flops = spec.gpu.flops_per_s(work.dtype)
         busy = np.maximum(np.asarray(work.byte_count) / bandwidth, np.asarray(work.flops) / flops)
         return np.asarray(busy + work.launches * spec.gpu.launch_s.value)
 

@@ -108,7 +108,8 @@ def run_decode(
     context = kept + np.arange(1, steps + 1, dtype=np.int64)
     batch = point.workload.batch
     ops = decode_step(point.model, selector, point.routing)
-    return _run(point, profile, finish, ops, Point(batch, batch, context), strict, seed)
+    at = Point(batch, batch, context, evicted_tokens=point.workload.input_tokens - kept)
+    return _run(point, profile, finish, ops, at, strict, seed)
 
 
 def run_prefill(

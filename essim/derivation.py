@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from essim.hardware import HardwareProfile
 from essim.memory import max_batch, memory
-from essim.model import dtype_bytes
+from essim.model import ModelShape, dtype_bytes
 from essim.results import Row
 from essim.scenario import Scenario
 from essim.units import format_bytes
@@ -16,18 +16,16 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
     Lines whose `place` is ``per token`` or ``per sequence`` explain the ones below; those of GPU
     and CPU add up to their ``total``.
     """
-    model, load, selector = point.model, point.workload, point.resolved_selector()
+    model, load, selector = point.model.rank(), point.workload, point.resolved_selector()
     need = memory(point, profile)
     kept = selector.kept_prompt_tokens(load.input_tokens)
     last = kept + load.output_tokens - 1
-    kv_element = f"{dtype_bytes(model.kv_dtype)} B {model.kv_dtype}"
     summary_layer = selector.summary_bytes_per_token_layer(model)
     lines = [
         _line(
             "per token",
             "KV",
-            f"K and V x {model.kv_heads} heads x {model.head_dim} x {kv_element} "
-            f"x {model.layers} layers",
+            _kv_formula(model),
             model.kv_bytes_per_token(),
         ),
         _line(
@@ -38,13 +36,14 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
         ),
     ]
     if summary_layer:
-        routed = model.layers - selector.dense_layers()
+        full = model.full_layers()
+        routed = sum(layer >= selector.dense_layers() for layer in full)
         lines += [
             _line(
                 "per token",
                 "summary",
-                f"min and max of {model.kv_width} key values a page x {model.layers} layers",
-                round(summary_layer * model.layers),
+                f"min and max of {model.kv_width} key values a page x {len(full)} layers",
+                round(summary_layer * len(full)),
             ),
             _line(
                 "per token",
@@ -62,6 +61,20 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
     return lines + _pools(point, profile)
 
 
+def _kv_formula(model: ModelShape) -> str:
+    """Return what one token's KV is made of, layer by layer."""
+    element = f"{dtype_bytes(model.kv_dtype)} B {model.kv_dtype}"
+    if model.kv_scale_group:
+        element += f" with a 16-bit scale for {model.kv_scale_group}"
+    full, sliding = model.count("full"), model.count("sliding")
+    layers = f"{full + sliding} layers"
+    if sliding:
+        layers += f", {sliding} of which keep at most {model.window_tokens} tokens"
+    if model.mla:
+        return f"a latent of {model.mla.latent_width} x {element} x {layers}"
+    return f"K and V x {model.kv_heads} heads x {model.head_dim} x {element} x {layers}"
+
+
 def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
     """Return the lines of GPU and CPU, each with its total and what is free."""
     need, batch = memory(point, profile), point.workload.batch
@@ -77,6 +90,7 @@ def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
             need.weight_bytes,
         ),
         ("KV pool", f"{batch} sequences, {when}", kv),
+        ("recurrent states", f"{batch} sequences", need.state_bytes),
         ("summary pool", f"{batch} sequences", need.summary_gpu_bytes),
         ("proxy factors", "low-rank W_q on the GPU", need.proxy_gpu_bytes),
         ("activations", f"prefill of one prompt, {scores}logits", need.activation_bytes),
@@ -150,10 +164,13 @@ def largest_batches(point: Scenario, profile: HardwareProfile) -> dict[str, int]
 
 
 def pool_bytes(point: Scenario, tokens: int) -> tuple[int, int]:
-    """Return (KV, summary) bytes of a pool of `tokens` token slots over all layers."""
-    selector = point.resolved_selector()
-    summary = selector.summary_bytes_per_token_layer(point.model) * point.model.layers
-    return tokens * point.model.kv_bytes_per_token(), round(tokens * summary)
+    """Return (KV, summary) bytes of a pool of `tokens` token slots over all attending layers.
+
+    A window caps what a sequence holds, not a pool of many: its layers have all the slots.
+    """
+    model, selector = point.model.rank(), point.resolved_selector()
+    summary = selector.summary_bytes_per_token_layer(model) * len(model.full_layers())
+    return tokens * model.kv_bytes_per_token(), round(tokens * summary)
 
 
 def pool_tokens(point: Scenario, budget_bytes: int) -> int:

@@ -50,7 +50,13 @@ class Gpu(Strict):
     memory_bytes: Sourced[Bytes]
     bandwidth_bytes_per_s: Sourced[BytesPerSecond]
     bf16_flops_per_s: Sourced[FlopsPerSecond]
+    fp8_flops_per_s: Sourced[FlopsPerSecond] | None = None
     launch_s: Sourced[Seconds]
+
+    def flops_per_s(self, dtype: str) -> float:
+        """Return the peak of GEMMs in `dtype`: that of bf16, but fp8 may have its own."""
+        own = self.fp8_flops_per_s if dtype == "fp8" else None
+        return (own or self.bf16_flops_per_s).value
 
 
 class Cpu(Strict):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from essim.hardware import HardwareProfile
+from essim.model import ModelShape
 from essim.scenario import Scenario
 from essim.selectors import Selector
 
@@ -27,7 +28,10 @@ class Memory:
         Factors of the low-rank proxy projection.
     activation_bytes
         Prefill of one whole prompt: residual, normed input, and the widest of QKV and the gated
-        MLP (3 ffn), in 16 bits; stage-1 scores of 32 queries in fp32; logits of the batch in fp32.
+        MLP (3 ffn, of all experts a token takes), in 16 bits; stage-1 scores of 32 queries in
+        fp32; logits of the batch in fp32.
+    state_bytes
+        Recurrent states of the batch, of layers without attention.
     reserve_gpu_bytes, reserve_cpu_bytes
         `reserve_frac` of the memory: CUDA context, workspaces, graphs, fragmentation.
     """
@@ -42,13 +46,14 @@ class Memory:
     activation_bytes: int
     reserve_gpu_bytes: int
     reserve_cpu_bytes: int
+    state_bytes: int = 0
 
     @property
     def gpu_bytes(self) -> int:
         """Everything the GPU must hold at once."""
         kv = max(self.kv_bytes, self.kv_peak_bytes)
-        held = self.weight_bytes + kv + self.summary_gpu_bytes + self.proxy_gpu_bytes
-        return held + self.activation_bytes + self.reserve_gpu_bytes
+        held = self.weight_bytes + kv + self.state_bytes + self.summary_gpu_bytes
+        return held + self.proxy_gpu_bytes + self.activation_bytes + self.reserve_gpu_bytes
 
     @property
     def cpu_bytes(self) -> int:
@@ -57,34 +62,48 @@ class Memory:
 
 
 def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = None) -> Memory:
-    """Return the bytes of a point, for `batch` sequences (default: the scenario's)."""
-    model, load = scenario.model, scenario.workload
+    """Return the bytes of a point, for `batch` sequences (default: the scenario's).
+
+    With several ranks these are of one GPU, and of the host that serves all of them.
+
+    Raises
+    ------
+    InputError
+        If layers without attention are of unknown size.
+    """
+    model, load = scenario.model.rank(), scenario.workload
     selector = scenario.resolved_selector()
     batch = batch or load.batch
     kept = selector.kept_prompt_tokens(load.input_tokens)
-    final_slots = _slots(selector, kept + load.output_tokens - 1)
+    new_tokens = load.output_tokens - 1
+    final_slots = _slots(selector, kept + new_tokens)
+    seen_slots = _slots(selector, load.input_tokens + new_tokens)
     kept_slots = _slots(selector, kept)
     prompt_slots = _slots(selector, load.input_tokens)
     summary = math.ceil(
-        batch * final_slots * model.layers * selector.summary_bytes_per_token_layer(model)
+        batch
+        * final_slots
+        * len(model.full_layers())
+        * selector.summary_bytes_per_token_layer(model)
     )
     on_cpu = scenario.routing.where == "cpu" and selector.query_conditioned
-    proxy_gpu, proxy_cpu = _proxy_bytes(scenario) if selector.query_conditioned else (0, 0)
-    widest = max(model.q_width + 2 * model.kv_width, 3 * model.ffn)
-    activations = load.input_tokens * (2 * model.hidden + widest) * model.activation_bytes
+    proxy_gpu, proxy_cpu = _proxy_bytes(scenario, model) if selector.query_conditioned else (0, 0)
+    activations = load.input_tokens * (2 * model.hidden + _widest(model)) * model.activation_bytes
     scores = model.heads * 32 * load.input_tokens * 4 if selector.evicts_prompt else 0
     reserve = scenario.memory.reserve_frac
     return Memory(
         weight_bytes=model.weight_bytes(),
-        kv_bytes=batch * final_slots * model.kv_bytes_per_token(),
-        kv_peak_bytes=((batch - 1) * kept_slots + prompt_slots) * model.kv_bytes_per_token(),
+        kv_bytes=batch * model.kv_bytes(final_slots, seen_slots),
+        kv_peak_bytes=(batch - 1) * model.kv_bytes(kept_slots, prompt_slots)
+        + model.kv_bytes(prompt_slots, prompt_slots),
         summary_gpu_bytes=0 if on_cpu else summary,
-        summary_cpu_bytes=summary if on_cpu else 0,
+        summary_cpu_bytes=scenario.model.tp * summary if on_cpu else 0,
         proxy_gpu_bytes=proxy_gpu,
-        proxy_cpu_bytes=proxy_cpu,
+        proxy_cpu_bytes=scenario.model.tp * proxy_cpu,
         activation_bytes=activations + scores + batch * model.vocab * 4,
         reserve_gpu_bytes=math.ceil(reserve * profile.spec.gpu.memory_bytes.value),
         reserve_cpu_bytes=math.ceil(reserve * profile.spec.cpu.memory_bytes.value),
+        state_bytes=batch * model.state_bytes(),
     )
 
 
@@ -94,13 +113,24 @@ def _slots(selector: Selector, tokens: int) -> int:
     return math.ceil(tokens / block) * block
 
 
-def _proxy_bytes(scenario: Scenario) -> tuple[int, int]:
+def _widest(model: ModelShape) -> int:
+    """Return the widest row of activations: QKV, or what the MLPs of one token hold."""
+    attention = model.q_width + 2 * model.kv_width
+    if model.mla:
+        attention = model.q_width + model.gemm_shape("kv_b")[0]
+    mlps = [model.ffn] if model.count("dense") else []
+    if model.moe:
+        mlps.append(model.moe.experts_per_token * model.moe.ffn + model.moe.shared_ffn)
+    return max(attention, (2 + model.gated_mlp) * max(mlps, default=0))
+
+
+def _proxy_bytes(scenario: Scenario, model: ModelShape) -> tuple[int, int]:
     """Return (GPU, CPU) bytes of the proxy projection's factors over the routed layers.
 
     The full projection is the model's own W_q: on the GPU it is there already.
     """
-    model, routing = scenario.model, scenario.routing
-    layers = model.layers - scenario.selector.dense_layers()
+    routing, dense = scenario.routing, scenario.selector.dense_layers()
+    layers = sum(layer >= dense for layer in model.full_layers())
     element = model.activation_bytes
     if not routing.early:
         return 0, 0

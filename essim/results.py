@@ -115,7 +115,7 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
         "kv_dtype": point.model.kv_dtype,
         "attended_tokens": int(selector.attended_tokens(at_the_end)[0]),
         "mean_read_tokens": mean_read,
-        "read_ratio": final / mean_read,
+        "read_ratio": final / mean_read if mean_read else None,
         "status": "ok",
         "reason": "",
         "kv_bytes": need.kv_bytes,

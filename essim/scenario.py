@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from essim.configs import expand_model
 from essim.errors import InputError
-from essim.model import Count, ModelShape, expand_model
+from essim.model import ATTENDS, Count, ModelShape
 from essim.routing import PRESETS, Routing, expand_preset
 from essim.selectors import AnySelector, Selector
 from essim.selectors.dense import Dense
@@ -72,8 +73,24 @@ class Scenario(Strict):
         dense = self.selector.dense_layers()
         if dense > self.model.layers:
             raise ValueError(f"{dense} dense layers, but {self.model.name} has {self.model.layers}")
+        self._can_select()
         self.routing.anchors(self.model.layers)
         return self
+
+    def _can_select(self) -> None:
+        """Refuse to select from what is not K and V of a whole context."""
+        if not self.selector.query_conditioned:
+            return
+        obstacle = "multi-head latent attention" if self.model.mla else ""
+        for layer in range(self.model.layers):
+            if self.model.mixer(layer) not in ATTENDS:
+                obstacle = f"layer {layer} is {self.model.mixer(layer)!r}, without attention"
+                break
+        if not self.model.full_layers():
+            obstacle = "no layer with full attention"
+        if obstacle:
+            kind = self.selector.kind
+            raise ValueError(f"selector {kind} on {self.model.name}: {obstacle}; use kind: dense")
 
     def resolved_selector(self) -> Selector:
         """Return the selector with its workload-dependent settings worked out."""

@@ -180,7 +180,8 @@ class Simulator:
             gains["gain_over_dense_frac"] = _gain(row, full, "decode_tokens_per_s")
             if full.get("step_s") is not None:
                 parts_s = self.decode(dense).parts_s(point.workload.output_tokens - 1)
-                gains["dense_ceiling_frac"] = _ceiling(parts_s["attn_dense"], sum(parts_s.values()))
+                attention_s = sum(s for kind, s in parts_s.items() if kind.startswith("attn_"))
+                gains["dense_ceiling_frac"] = _ceiling(attention_s, sum(parts_s.values()))
         return gains
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from essim.model import ModelShape
+from essim.errors import InputError
+from essim.model import ATTENDS, ModelShape
 from essim.routing import Anchor, Routing
 from essim.selectors import Selector
 
@@ -66,24 +67,50 @@ def decode_step(model: ModelShape, selector: Selector, routing: Routing) -> tupl
     The order of one layer is: norm1, QKV, RoPE + KV append, [routing], gather + attention, o_proj,
     residual + norm2, gate_up, SiLU*mul, down (EarlySelectKV, deployment section; TensorRT-LLM's
     RocketKV backend for the place of GPU routing). The first `selector.dense_layers()` layers are
-    not routed.
+    not routed, nor are those with a sliding window.
+
+    Raises
+    ------
+    InputError
+        If the model has layers without attention, or several ranks: these have no price yet.
     """
+    _check_timed(model)
     build = _Builder()
     anchors: list[Anchor | None] = [None] * (model.layers + 1)
     if selector.query_conditioned:
         first = selector.dense_layers()
         anchors[first:-1] = [None, *routing.anchors(model.layers)][first:]
+        full = model.full_layers()
+        anchors = [anchor if i in full else None for i, anchor in enumerate(anchors)]
     build.add("embed", "embed")
     for layer in range(model.layers):
-        _layer(build, layer, anchors[layer], anchors[layer + 1], routing, selector)
+        _layer(build, model, layer, anchors[layer], anchors[layer + 1], routing, selector)
     build.add("norm_final", "norm")
     build.add("head", "head")
     build.add("host", "host")
     return tuple(build.ops)
 
 
+def _check_timed(model: ModelShape) -> None:
+    """Refuse by name what bytes are known of, but no time."""
+    if model.tp > 1:
+        raise InputError(
+            f"a step on {model.tp} ranks cannot be timed: an all-reduce has no price",
+            "Set it to 1 to simulate; the bytes of a rank are known",
+            key="model.tp",
+        )
+    for layer in range(model.layers):
+        if model.mixer(layer) not in ATTENDS:
+            raise InputError(
+                f"layer {layer} is {model.mixer(layer)!r}: without attention it cannot be timed",
+                "Only its bytes are known",
+                key="model.mixers",
+            )
+
+
 def _layer(
     build: _Builder,
+    model: ModelShape,
     layer: int,
     own: Anchor | None,
     following: Anchor | None,
@@ -93,9 +120,9 @@ def _layer(
     """Add one layer: `own` is its anchor (None: not routed), `following` the next layer's."""
     if following == "in":
         _route_early(build, layer + 1, routing)
-    build.add(f"norm1.{layer}", "norm")
-    build.add(f"qkv.{layer}", "gemm_qkv")
-    build.add(f"rope.{layer}", "rope")
+    _before_attention(build, model, layer)
+    if model.mla:
+        build.add(f"absorb_q.{layer}", "mla_absorb_q")
     if own == "target":
         _route_own(build, layer, routing)
     elif own is not None and routing.where == "cpu":
@@ -105,15 +132,43 @@ def _layer(
         build.add(f"await.{layer}", "await", waits=[f"index_h2d.{layer}"])
     elif own is not None and routing.where == "gpu_side":
         waits = [f"route.{layer}"]
-    dense = layer < selector.dense_layers() or not selector.query_conditioned
-    build.add(f"attn.{layer}", "attn_dense" if dense else "attn_sparse", waits=waits)
+    build.add(f"attn.{layer}", _attention(model, layer, selector), waits=waits)
+    if model.mla:
+        build.add(f"absorb_v.{layer}", "mla_absorb_v")
     build.add(f"o.{layer}", "gemm_o")
     if following == "mid":
         _route_early(build, layer + 1, routing)
+    _mlp(build, model, layer)
+
+
+def _before_attention(build: _Builder, model: ModelShape, layer: int) -> None:
+    build.add(f"norm1.{layer}", "norm")
+    build.add(f"qkv.{layer}", "gemm_qkv")
+    if model.mla and model.mla.q_rank:
+        build.add(f"q_b.{layer}", "gemm_q_b")
+    build.add(f"rope.{layer}", "rope")
+
+
+def _attention(model: ModelShape, layer: int, selector: Selector) -> str:
+    if model.mla:
+        return "attn_mla"
+    if model.mixer(layer) == "sliding":
+        return "attn_window"
+    dense = layer < selector.dense_layers() or not selector.query_conditioned
+    return "attn_dense" if dense else "attn_sparse"
+
+
+def _mlp(build: _Builder, model: ModelShape, layer: int) -> None:
+    if model.mlp(layer) == "none":
+        return
     build.add(f"norm2.{layer}", "norm")
-    build.add(f"gate_up.{layer}", "gemm_gate_up")
-    build.add(f"act.{layer}", "act")
-    build.add(f"down.{layer}", "gemm_down")
+    gate_up, act, down = "gemm_gate_up", "act", "gemm_down"
+    if model.mlp(layer) == "moe":
+        build.add(f"router.{layer}", "moe_router")
+        gate_up, act, down = "moe_gate_up", "moe_act", "moe_down"
+    build.add(f"gate_up.{layer}", gate_up)
+    build.add(f"act.{layer}", act)
+    build.add(f"down.{layer}", down)
 
 
 def _route_own(build: _Builder, layer: int, routing: Routing) -> None:
@@ -165,22 +220,25 @@ def prefill_step(model: ModelShape, selector: Selector, routing: Routing) -> tup
 
     That is stage 1 where the prompt is evicted, and page summaries where there are any.
     Where routing runs on the CPU, each layer's summaries are copied there on the `d2h` stream
-    while later layers run; the first decode step needs all of them, so the last op waits.
+    while later layers run; the first decode step needs all of them, so the last op waits. It
+    refuses what `decode_step` refuses.
     """
+    _check_timed(model)
     build = _Builder()
     build.add("embed", "embed")
     copies: list[str] = []
     summarised = selector.summary_bytes_per_token_layer(model) > 0
     for layer in range(model.layers):
-        build.add(f"norm1.{layer}", "norm")
-        build.add(f"qkv.{layer}", "gemm_qkv")
-        build.add(f"rope.{layer}", "rope")
-        build.add(f"attn.{layer}", "attn_prefill")
+        _before_attention(build, model, layer)
+        if model.mla:
+            build.add(f"kv_b.{layer}", "gemm_kv_b")
+        full = "attn_prefill_mla" if model.mla else "attn_prefill"
+        sliding = model.mixer(layer) == "sliding"
+        build.add(f"attn.{layer}", "attn_prefill_window" if sliding else full)
         build.add(f"o.{layer}", "gemm_o")
-        build.add(f"norm2.{layer}", "norm")
-        build.add(f"gate_up.{layer}", "gemm_gate_up")
-        build.add(f"act.{layer}", "act")
-        build.add(f"down.{layer}", "gemm_down")
+        _mlp(build, model, layer)
+        if sliding:
+            continue
         if selector.evicts_prompt:
             build.add(f"stage1.{layer}", "stage1_select")
         if layer < selector.dense_layers() or not summarised:

@@ -14,7 +14,9 @@ SOURCES = sorted([*(ROOT / "essim").rglob("*.py"), *(ROOT / "reports").rglob("*.
 LAYERS = [
     ["errors"],
     ["units", "yamlfile"],
+    ["parts"],
     ["model", "tables"],
+    ["configs"],
     ["hardware", "selectors"],
     ["routing"],
     ["step", "jitter"],

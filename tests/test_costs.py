@@ -10,9 +10,12 @@ import pytest
 from essim.costs import SOURCES, CostModel
 from essim.errors import PricingError
 from essim.hardware import find_profile, load_profile
-from essim.model import PRESETS
+from essim.model import PRESETS, ModelShape
+from essim.routing import PRESETS as ROUTINGS
 from essim.routing import Routing
+from essim.selectors.dense import Dense
 from essim.selectors.rocketkv import RocketKV
+from essim.step import decode_step, prefill_step
 from essim.work import KINDS, Case, Point
 
 PROFILE = load_profile(find_profile("h200-sxm", Path()))
@@ -22,7 +25,7 @@ BANDWIDTH, LAUNCH_S = 4.3e12, 0.5e-6
 
 
 def price(kind, batch=1, context=(4096,), model="llama-3.1-8b", routing=CPU_MID, **options):
-    case = Case(PRESETS[model], ROCKET, routing)
+    case = Case(MODELS[model], ROCKET, routing)
     point = Point(batch, batch, np.array(context, dtype=np.int64))
     found = CostModel(PROFILE, case, **options).price(kind, point)
     return found, [SOURCES[rank] for rank in found.rank]
@@ -98,15 +101,46 @@ def test_strict_refuses_what_is_not_measured_and_says_why() -> None:
         price("attn_sparse", model="smollm2-135m", strict=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model", PRESETS)
-def test_every_kind_has_a_positive_finite_price_for_every_model(kind: str, model: str) -> None:
-    for batch in (1, 3, 64):
-        found, _ = price(kind, batch=batch, context=(1, 100, 5000, 200000), model=model)
-        assert found.mean_s.shape == (4,)
-        assert np.isfinite(found.mean_s).all()
-        assert (found.mean_s >= 0).all()
-        assert (found.mean_s > 0).all() or kind == "host"
+FAMILIES = {
+    "windows": {"mixers": ["sliding", "full"] * 16, "window_tokens": 1024},
+    "latents": {
+        "head_dim": 192,
+        "kv_heads": 32,
+        "mla": {"kv_rank": 512, "rope_dim": 64, "nope_dim": 128, "v_dim": 128, "q_rank": 1536},
+    },
+    "experts": {"moe": {"experts": 8, "experts_per_token": 2, "ffn": 4096, "shared_ffn": 512}},
+}
+MODELS = PRESETS | {
+    name: ModelShape(**PRESETS["llama-3.1-8b"].model_dump() | fields | {"name": name})
+    for name, fields in FAMILIES.items()
+}
+
+
+def kinds(model: ModelShape) -> set[str]:
+    """Return every op kind that a step or a prefill of this model may have."""
+    selectors = [Dense()] if model.mla else [Dense(), ROCKET]
+    routings = [Routing(**fields) for fields in ROUTINGS.values() if fields["anchor"] != "mix"]
+    lists = (
+        make(model, selector, routing)
+        for make in (decode_step, prefill_step)
+        for selector in selectors
+        for routing in routings
+    )
+    return {op.kind for ops in lists for op in ops}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_op_of_every_model_has_a_positive_finite_price(model: str) -> None:
+    for kind in kinds(MODELS[model]):
+        for batch in (1, 3, 64):
+            found, _ = price(kind, batch=batch, context=(1, 100, 5000, 200000), model=model)
+            assert found.mean_s.shape == (4,)
+            assert np.isfinite(found.mean_s).all()
+            assert (found.mean_s > 0).all() or kind == "host"
+
+
+def test_every_kind_is_an_op_of_some_step() -> None:
+    assert set.union(*map(kinds, MODELS.values())) == set(KINDS)
 
 
 def test_sparse_attention_below_its_budget_reads_what_dense_reads() -> None:

@@ -71,3 +71,33 @@ def test_capacity_is_the_inverse_of_bytes(budget: int, kv_dtype: str, page: int)
     base, _ = load_scenario(MAIN, [*overrides, f"selector.kv_block_tokens={page}"])
     tokens = pool_tokens(base, budget)
     assert sum(pool_bytes(base, tokens)) <= budget < sum(pool_bytes(base, tokens + 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "formula"),
+    [
+        ("kv_dtype: fp8, kv_scale_group: 32", "8 heads x 128 x 1 B fp8 with a 16-bit scale for 32"),
+        ("tp: 4", "K and V x 2 heads x 128 x 2 B bf16 x 32 layers"),
+        (
+            "layers: 2, mixers: [full, sliding], window_tokens: 64",
+            "x 2 layers, 1 of which keep at most 64 tokens",
+        ),
+        (
+            "layers: 2, mixers: [full, recurrent], recurrent: {weights: 5, state_bytes: 7}",
+            "x 1 layers",
+        ),
+        (
+            "head_dim: 192, kv_heads: 32, "
+            "mla: {kv_rank: 512, rope_dim: 64, nope_dim: 128, v_dim: 128}",
+            "a latent of 576 x 2 B bf16 x 32 layers",
+        ),
+    ],
+)
+def test_lines_say_what_holds_kv_and_still_add_up(model: str, formula: str) -> None:
+    model = f"model={{preset: llama-3.1-8b, {model}}}"
+    base, _ = load_scenario(MAIN, ["selector={kind: dense}", model])
+    rows, need = derivation(base, PROFILE), memory(base, PROFILE)
+    assert formula in str(rows[0]["formula"])
+    assert rows[0]["bytes"] == base.model.rank().kv_bytes_per_token()
+    parts = [r["bytes"] for r in rows if r["place"] == "GPU" and r["what"] not in ("total", "free")]
+    assert sum(parts) == need.gpu_bytes

@@ -1,31 +1,15 @@
-import json
-from pathlib import Path
+"""Shapes: bytes of KV and weights, layer lists, ranks."""
+
+from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from essim.errors import InputError
-from essim.model import PRESETS, ModelShape, expand_model, read_config
+from essim.model import PRESETS, ModelShape
 
-LLAMA = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16",
-    "rope_theta": 500000.0,
-}
-
-
-def config(folder: Path, **changes: object) -> Path:
-    file = folder / "config.json"
-    fields = {k: v for k, v in (LLAMA | changes).items() if v != "absent"}
-    file.write_text(json.dumps(fields, indent=1))
-    return file
+LLAMA = PRESETS["llama-3.1-8b"].model_dump()
 
 
 def test_kv_bytes_of_the_presets() -> None:
@@ -58,55 +42,84 @@ def test_gemm_shapes_are_n_by_k() -> None:
     }
 
 
-def test_a_config_json_gives_the_preset(tmp_path: Path) -> None:
-    shape = read_config(config(tmp_path))
-    preset = PRESETS["llama-3.1-8b"]
-    assert shape.model_dump() | {"name": ""} == preset.model_dump() | {"name": ""}
+def test_unknown_dtypes_are_errors_not_zero_bytes() -> None:
+    fields = PRESETS["llama-3.1-8b"].model_dump() | {"kv_dtype": "int3"}
+    with pytest.raises(ValidationError, match="unknown dtype 'int3'"):
+        ModelShape(**fields)
 
 
-def test_an_explicit_head_dim_wins(tmp_path: Path) -> None:
-    file = config(
-        tmp_path, num_hidden_layers=36, hidden_size=2560, num_attention_heads=32, head_dim=128
-    )
-    assert read_config(file).kv_bytes_per_token() == 147456
+def test_quantised_kv_carries_its_scales() -> None:
+    """A 16-bit scale for 32 FP8 elements is 1.0625 bytes an element."""
+    shape = ModelShape(**LLAMA | {"kv_dtype": "fp8", "kv_scale_group": 32})
+    assert shape.kv_bytes_per_token() == 1.0625 * 65536 == 69_632
 
 
-def test_null_head_dim_and_absent_kv_heads_fall_back(tmp_path: Path) -> None:
-    shape = read_config(config(tmp_path, head_dim=None, num_key_value_heads="absent"))
-    assert (shape.head_dim, shape.kv_heads) == (128, 32)
+def test_fewer_kv_heads_than_ranks_are_copied() -> None:
+    shape = ModelShape(**PRESETS["llama-3.1-70b"].model_dump() | {"tp": 16})
+    rank = shape.rank()
+    assert rank.kv_heads == 1
+    assert rank.kv_bytes_per_token() == 40_960
+    assert 16 * rank.kv_bytes_per_token() == 655_360
+    assert shape.kv_bytes_per_token() == 327_680
+    assert rank.tp == 1
+
+
+def test_the_vocabulary_is_padded_to_the_ranks() -> None:
+    sizes = {"vocab": 151552, "tp": 6, "heads": 48, "kv_heads": 6, "ffn": 13824}
+    shape = ModelShape(**LLAMA | sizes)
+    assert shape.padded_vocab == 151_554
+    assert shape.rank().vocab == 25_259
+    assert shape.gemm_shape("head") == (151_554, 4096)
+
+
+def test_ranks_share_the_weights_but_not_the_norms() -> None:
+    whole = ModelShape(**LLAMA)
+    rank = ModelShape(**LLAMA | {"tp": 4}).rank()
+    norms = (2 * 32 + 1) * 4096 * 2
+    assert rank.weight_bytes() == (whole.weight_bytes() - norms) / 4 + norms
+
+
+def test_tied_embeddings_are_stored_once_but_the_head_is_as_large() -> None:
+    tied, untied = (ModelShape(**LLAMA | {"tied_embeddings": tied}) for tied in (True, False))
+    assert untied.weight_bytes() - tied.weight_bytes() == 128256 * 4096 * 2
+    assert tied.gemm_shape("head") == untied.gemm_shape("head") == (128256, 4096)
+
+
+def test_fp8_weights_leave_embedding_head_and_norms_in_16_bits() -> None:
+    shape = ModelShape(**LLAMA | {"weight_dtype": "fp8"})
+    matrices = 32 * 4096 * (6144 + 4096 + 3 * 14336)
+    assert PRESETS["llama-3.1-8b"].weight_bytes() - shape.weight_bytes() == matrices
+    assert shape.weight_bytes() == matrices + 2 * (2 * 128256 * 4096 + 65 * 4096)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**5))
+def test_a_window_caps_what_its_layers_hold(tokens: int, window: int) -> None:
+    mixers = ["sliding", "full"] * 16
+    shape = ModelShape(**LLAMA | {"mixers": mixers, "window_tokens": window})
+    held = 16 * tokens + 16 * min(tokens, window)
+    assert shape.kv_bytes(tokens, tokens) == held * 4096
+    assert shape.kv_bytes(tokens, tokens) <= PRESETS["llama-3.1-8b"].kv_bytes(tokens, tokens)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "deepseek_v3"}, "config.json:2: model_type: model type 'deepseek_v3'"),
-        ({"kv_lora_rank": 512}, "kv_lora_rank: multi-head latent attention"),
-        ({"num_local_experts": 8}, "num_local_experts: mixture of experts"),
-        ({"model_type": "mistral", "sliding_window": 4096}, "sliding_window: sliding-window"),
-        ({"hidden_size": 4097}, "hidden_size (4097) is not a multiple of num_attention_heads (32)"),
-        ({"num_key_value_heads": 5}, "heads (32) must be a multiple of kv_heads (5)"),
-        ({"num_hidden_layers": "absent"}, "num_hidden_layers: required, but missing"),
-        ({"num_hidden_layers": 0}, "config.json:3: num_hidden_layers: input should be greater"),
-        ({"vocab_size": "many"}, "vocab_size: input should be a valid integer"),
+        ({"mixers": ["full"]}, "mixers lists 1 layers, not 32"),
+        ({"mixers": ["recurrent"] * 32}, "no layer attends"),
+        ({"mixers": ["sliding"] * 32}, "sliding layers need window_tokens"),
+        ({"mixers": ["linear"] * 32}, "should be 'full', 'sliding', 'recurrent' or 'none'"),
+        ({"mlps": ["moe"] * 32}, "moe is not given"),
+        ({"moe": {"experts": 2, "experts_per_token": 3, "ffn": 8}}, "exceeds experts"),
+        ({"kv_scale_group": 32}, "kv_scale_group needs a quantised kv_dtype, not bf16"),
+        ({"kv_scale_group": 48, "kv_dtype": "fp8"}, "must divide the 128 elements"),
+        ({"tp": 3}, r"heads \(32\) must be a multiple of tp \(3\)"),
+        ({"tp": 6, "heads": 48, "ffn": 12288}, r"tp \(6\) must divide kv_heads \(8\)"),
+        (
+            {"mla": {"kv_rank": 512, "rope_dim": 64, "nope_dim": 128, "v_dim": 128}},
+            "under mla, head_dim must be nope_dim",
+        ),
     ],
 )
-def test_what_cannot_be_modelled_is_refused_by_name(tmp_path, changes, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        read_config(config(tmp_path, **changes))
-    assert message in str(error.value)
-
-
-def test_unused_sliding_window_is_no_obstacle(tmp_path: Path) -> None:
-    file = config(tmp_path, model_type="qwen2", sliding_window=131072, use_sliding_window=False)
-    assert read_config(file).layers == 32
-
-
-def test_a_mapping_may_start_from_a_preset(tmp_path: Path) -> None:
-    fields = expand_model({"preset": "llama-3.1-8b", "kv_dtype": "fp8"}, tmp_path)
-    assert ModelShape(**fields).kv_bytes_per_token() == 65536
-
-
-def test_unknown_dtypes_are_errors_not_zero_bytes() -> None:
-    fields = PRESETS["llama-3.1-8b"].model_dump() | {"kv_dtype": "int3"}
-    with pytest.raises(ValidationError, match="unknown dtype 'int3'"):
-        ModelShape(**fields)
+def test_shapes_that_contradict_themselves_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ModelShape(**LLAMA | changes)

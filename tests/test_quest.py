@@ -172,6 +172,14 @@ def test_dense_layers_limit_the_read_ratio(scenario_file) -> None:
     assert row["dense_layer_count"] == 2
 
 
+def test_layers_with_a_window_count_for_nothing_in_the_read_ratio() -> None:
+    """Of 4 layers 0 and 3 attend fully: 0 is dense, 3 reads 127 pages of 16 and the last."""
+    mixers = ["full", "sliding", "sliding", "full"]
+    model = LLAMA.model_copy(update={"layers": 4, "mixers": mixers, "window_tokens": 512})
+    case = Case(model, Quest(budget_tokens=2048, per="kv_head"), INLINE)
+    assert case.mean_read_tokens(at(32768)).tolist() == [(32768 + 2048) / 2]
+
+
 def test_no_rocketkv_table_prices_quest() -> None:
     """Not even with the pages and blocks those tables were measured with."""
     selector = Quest(top_pages=32, page_tokens=4)

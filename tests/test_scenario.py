@@ -65,12 +65,14 @@ def test_a_config_json_is_found_beside_the_scenario(scenario_file, tmp_path: Pat
         "num_hidden_layers": 3,
         "hidden_size": 64,
         "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 65536,
         "intermediate_size": 128,
         "vocab_size": 100,
     }
     (tmp_path / "config.json").write_text(json.dumps(fields))
     base, _ = load_scenario(scenario_file(("llama-3.1-8b", "config.json")))
-    assert (base.model.layers, base.model.kv_heads) == (3, 4)
+    assert (base.model.layers, base.model.kv_heads) == (3, 2)
 
 
 BAD = {

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from essim.model import Count, ModelShape, dtype_bytes
+from essim.model import Count, ModelShape
 from essim.selectors.base import RouteWork, Selector, Tokens, Values
 
 
@@ -46,7 +46,7 @@ class ExactTopK(Selector):
         """
         tokens = np.asarray(context, dtype=np.float64)
         return RouteWork(
-            read_bytes=tokens * model.kv_width * dtype_bytes(model.kv_dtype),
+            read_bytes=tokens * model.kv_bytes_per_token_layer() / 2,
             flops=2.0 * tokens * model.q_width,
             launches=4,
         )

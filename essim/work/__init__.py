@@ -5,10 +5,12 @@ the roofline that prices it where no table does.
 """
 
 from essim.work.case import Case, Point, Pricer, Work
+from essim.work.experts import EXPERT_KINDS
+from essim.work.latent import LATENT_KINDS
 from essim.work.layer import LAYER_KINDS
 from essim.work.prefill import PREFILL_KINDS
 from essim.work.routes import ROUTE_KINDS
 
 __all__ = ["KINDS", "ROUTE_KINDS", "Case", "Point", "Pricer", "Work"]
 
-KINDS: dict[str, Pricer] = LAYER_KINDS | PREFILL_KINDS | ROUTE_KINDS
+KINDS: dict[str, Pricer] = LAYER_KINDS | LATENT_KINDS | EXPERT_KINDS | PREFILL_KINDS | ROUTE_KINDS

@@ -47,10 +47,16 @@ class Case:
         return 2.0 * read if self.selector.scans_keys and self.projects else read
 
     def mean_read_tokens(self, context: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the mean over layers of KV tokens that attention and a scan of keys read."""
-        layers, dense = self.model.layers, self.selector.dense_layers()
+        """Return the mean of KV tokens that attention and a scan of keys read in a layer.
+
+        It is over the layers with full attention, 0 where there is none.
+        """
+        full = self.model.full_layers()
+        dense = sum(layer < self.selector.dense_layers() for layer in full)
         routed = self.read_tokens(context) + context / 2.0 * self.selector.scans_keys
-        mean: NDArray[np.float64] = (dense * context + (layers - dense) * routed) / layers
+        mean: NDArray[np.float64] = (dense * context + (len(full) - dense) * routed) / max(
+            1, len(full)
+        )
         return mean
 
     def settings(self) -> dict[str, object]:
@@ -81,11 +87,14 @@ class Point:
         Rows of the GEMMs: the batch in decode, the prompt in prefill.
     context_tokens
         Tokens in the KV cache, the current one included; int64, one per lane.
+    evicted_tokens
+        Tokens of the prompt that were evicted: those a sliding window still counts.
     """
 
     batch: int
     rows: int
     context_tokens: NDArray[np.int64]
+    evicted_tokens: int = 0
 
 
 Device = Literal["gpu", "cpu", "d2h", "h2d", "constant"]
@@ -95,7 +104,7 @@ Device = Literal["gpu", "cpu", "d2h", "h2d", "constant"]
 class Work:
     """One op's table, its point there, and its floor.
 
-    `flops` and `byte_count` may be one number or one per lane.
+    `flops` and `byte_count` may be one number or one per lane. `dtype` is what the FLOPs run in.
     """
 
     table: str
@@ -105,6 +114,7 @@ class Work:
     flops: float | Values = 0.0
     launches: int = 1
     device: Device = "gpu"
+    dtype: str = "bf16"
 
 
 Pricer = Callable[[Case, Point], Work]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from essim.model import ModelShape, dtype_bytes
 from essim.work.case import Case, Point, Pricer, Work
 
@@ -19,6 +21,7 @@ def _gemm(name: str) -> Pricer:
             keys={"n": n, "k": k, "dtype": model.weight_dtype},
             byte_count=weights + point.rows * (n + k) * model.activation_bytes,
             flops=2.0 * n * k * point.rows,
+            dtype=model.weight_dtype,
         )
 
     return work
@@ -32,6 +35,20 @@ def _elementwise(table: str, width: Callable[[ModelShape], int]) -> Pricer:
         return Work(table, axes={"rows": point.rows}, byte_count=moved)
 
     return work
+
+
+def _act(case: Case, point: Point) -> Work:
+    """Activation of the MLP, times the gate where there is one."""
+    model = case.model
+    moved = point.rows * (2 + model.gated_mlp) * model.ffn * model.activation_bytes
+    table = "act" if model.gated_mlp else "act_plain"
+    return Work(table, axes={"rows": point.rows}, byte_count=moved)
+
+
+def _rope_width(model: ModelShape) -> int:
+    if model.mla is None:
+        return 2 * (model.q_width + 2 * model.kv_width)
+    return 2 * (model.heads * model.mla.rope_dim + model.mla.latent_width)
 
 
 def _head(case: Case, point: Point) -> Work:
@@ -59,6 +76,13 @@ def _attn_dense(case: Case, point: Point) -> Work:
     )
 
 
+def _attn_window(case: Case, point: Point) -> Work:
+    """Dense attention over the last tokens: the dense kernel at that context."""
+    seen = point.context_tokens + point.evicted_tokens
+    held = np.minimum(seen, case.model.window_tokens or 0)
+    return _attn_dense(case, Point(point.batch, point.rows, held))
+
+
 def _attn_sparse(case: Case, point: Point) -> Work:
     model, selector, context = case.model, case.selector, point.context_tokens
     read = case.read_tokens(context) * point.batch
@@ -79,14 +103,17 @@ def constant(name: str, launches: int) -> Pricer:
 LAYER_KINDS: dict[str, Pricer] = {
     "embed": _elementwise("embed", lambda m: 2 * m.hidden),
     "norm": _elementwise("norm", lambda m: 3 * m.hidden),
-    "rope": _elementwise("rope", lambda m: 2 * (m.q_width + 2 * m.kv_width)),
-    "act": _elementwise("act", lambda m: 3 * m.ffn),
+    "rope": _elementwise("rope", _rope_width),
+    "act": _act,
     "gemm_qkv": _gemm("qkv"),
+    "gemm_q_b": _gemm("q_b"),
+    "gemm_kv_b": _gemm("kv_b"),
     "gemm_o": _gemm("o"),
     "gemm_gate_up": _gemm("gate_up"),
     "gemm_down": _gemm("down"),
     "head": _head,
     "host": constant("host", 0),
     "attn_dense": _attn_dense,
+    "attn_window": _attn_window,
     "attn_sparse": _attn_sparse,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from essim.work.case import Case, Point, Pricer, Work
 
 
@@ -14,6 +16,15 @@ def _attn_prefill(case: Case, point: Point) -> Work:
         byte_count=tokens * (2 * model.q_width + 2 * model.kv_width) * model.activation_bytes,
         flops=2.0 * tokens * tokens * model.q_width,
     )
+
+
+def _attn_prefill_window(case: Case, point: Point) -> Work:
+    """Causal attention where a token sees its window: the whole triangle, less what lies before."""
+    whole = _attn_prefill(case, point)
+    beyond = max(0, point.rows - (case.model.window_tokens or 0))
+    unseen = 2.0 * beyond * beyond * case.model.q_width
+    table = "attn_prefill_window" if beyond else whole.table
+    return replace(whole, table=table, flops=whole.flops - unseen)
 
 
 def _stage1_select(case: Case, point: Point) -> Work:
@@ -50,6 +61,7 @@ def _summary_d2h(case: Case, point: Point) -> Work:
 
 PREFILL_KINDS: dict[str, Pricer] = {
     "attn_prefill": _attn_prefill,
+    "attn_prefill_window": _attn_prefill_window,
     "stage1_select": _stage1_select,
     "summary_build": _summary_build,
     "summary_d2h": _summary_d2h,

@@ -1,0 +1,350 @@
+"""Configs of model families: sizes, layers, latents, experts; what is assumed and refused."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from essim.configs import expand_model, read_config
+from essim.errors import InputError
+from essim.model import PRESETS, ModelShape
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+    "rope_theta": 500000.0,
+}
+DEEPSEEK_V2_LITE = {
+    "model_type": "deepseek_v2",
+    "num_hidden_layers": 27,
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 10944,
+    "vocab_size": 102400,
+    "max_position_embeddings": 163840,
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+}
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "sliding_window": None,
+}
+JAMBA = LLAMA | {
+    "model_type": "jamba",
+    "vocab_size": 65536,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "attn_layer_period": 8,
+    "attn_layer_offset": 4,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_dt_rank": 256,
+}
+
+
+def write(folder: Path, fields: dict, **changes: object) -> Path:
+    file = folder / "config.json"
+    kept = {k: v for k, v in (fields | changes).items() if v != "absent"}
+    file.write_text(json.dumps(kept, indent=1))
+    return file
+
+
+def read(folder: Path, fields: dict, **changes: object) -> ModelShape:
+    return read_config(write(folder, fields, **changes))
+
+
+def test_a_config_json_gives_the_preset(tmp_path: Path) -> None:
+    shape = read(tmp_path, LLAMA)
+    preset = PRESETS["llama-3.1-8b"]
+    assert shape.model_dump() | {"name": ""} == preset.model_dump() | {"name": ""}
+
+
+def test_an_explicit_head_dim_wins(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 36, "hidden_size": 2560}
+    assert read(tmp_path, LLAMA, **sizes, head_dim=128).kv_bytes_per_token() == 147456
+    assert read(tmp_path, LLAMA, **sizes).kv_bytes_per_token() == 92160
+
+
+def test_a_null_head_dim_is_an_absent_one(tmp_path: Path) -> None:
+    assert read(tmp_path, LLAMA, head_dim=None).head_dim == 128
+
+
+@pytest.mark.parametrize("value", [None, "absent"])
+def test_absent_kv_heads_fall_back_and_say_so(tmp_path: Path, value: object) -> None:
+    with pytest.warns(UserWarning, match="config.json: num_key_value_heads is absent: 32 taken"):
+        assert read(tmp_path, LLAMA, num_key_value_heads=value).kv_heads == 32
+
+
+def test_multi_query_attention_under_the_names_of_gpt2(tmp_path: Path) -> None:
+    fields = {
+        "model_type": "gpt_bigcode",
+        "n_layer": 24,
+        "n_embd": 2048,
+        "n_head": 16,
+        "n_inner": 8192,
+        "n_positions": 2048,
+        "vocab_size": 49280,
+        "multi_query": True,
+    }
+    shape = read(tmp_path, fields)
+    assert 8192 * shape.kv_bytes_per_token() == 100_663_296
+    assert (shape.ffn, shape.max_context_tokens, shape.tied_embeddings) == (8192, 2048, True)
+    # SantaCoder has 1.1 billion parameters: two MLP matrices, not three.
+    assert shape.weight_bytes() / 2 == pytest.approx(1.12e9, rel=0.01)
+    with pytest.warns(UserWarning, match="8192 taken, four times the hidden size"):
+        assert read(tmp_path, fields, n_inner=None).ffn == 8192
+
+
+def test_a_nested_text_model_is_read_and_errors_point_into_it(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="only the text model under text_config"):
+        shape = read(tmp_path, {"model_type": "llava", "text_config": LLAMA})
+    assert shape.kv_bytes_per_token() == 131072
+    broken = {"text_config": LLAMA | {"hidden_size": 4097}}
+    with (
+        pytest.warns(UserWarning, match="only the text model"),
+        pytest.raises(InputError, match=r"config.json:5: text_config.hidden_size: hidden_size"),
+    ):
+        read(tmp_path, broken)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sliding"),
+    [
+        ({"model_type": "mistral", "sliding_window": 4096}, range(32)),
+        ({"model_type": "mistral", "sliding_window": None}, []),
+        ({"model_type": "qwen2", "sliding_window": 4096}, []),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, []),
+        (
+            {
+                "model_type": "qwen2",
+                "sliding_window": 4096,
+                "use_sliding_window": True,
+                "max_window_layers": 28,
+            },
+            range(28, 32),
+        ),
+        ({"model_type": "gemma2", "sliding_window": 4096}, range(0, 32, 2)),
+        (
+            {"model_type": "gemma3_text", "sliding_window": 4096, "sliding_window_pattern": 6},
+            [i for i in range(32) if i % 6 != 5],
+        ),
+        (
+            {
+                "model_type": "gpt_oss",
+                "sliding_window": 128,
+                "layer_types": ["sliding_attention", "full_attention"] * 16,
+            },
+            range(0, 32, 2),
+        ),
+    ],
+)
+def test_which_layers_have_a_window(tmp_path: Path, changes: dict, sliding) -> None:
+    shape = read(tmp_path, LLAMA | changes)
+    assert [i for i in range(32) if shape.mixer(i) == "sliding"] == list(sliding)
+    assert shape.window_tokens == (changes["sliding_window"] if sliding else None)
+
+
+HYBRID = {
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8,
+    "full_attention_interval": 4,
+    "linear_attn_config": {"full_attn_layers": list(range(4, 33, 4))},
+    "attn_type_list": [0, 0, 0, 1] * 8,
+    "attn_layer_indices": list(range(3, 32, 4)),
+    "full_attn_idxs": list(range(3, 32, 4)),
+    "layers_block_type": ["mamba", "mamba", "mamba", "attention"] * 8,
+    "hybrid_override_pattern": "M-E*" * 8,
+}
+
+
+@pytest.mark.parametrize("key", HYBRID)
+def test_every_notation_of_a_hybrid_says_which_layers_hold_kv(tmp_path: Path, key: str) -> None:
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2} if "override" in key else {}
+    shape = read(tmp_path, LLAMA, **{key: HYBRID[key]}, **experts)
+    assert shape.full_layers() == list(range(3, 32, 4))
+    assert shape.kv_bytes_per_token() == 8 * 4096
+    with pytest.raises(InputError, match=r"model.recurrent: .* layers of .* have no attention"):
+        shape.weight_bytes()
+
+
+def test_a_latent_is_one_vector_the_same_on_every_rank(tmp_path: Path) -> None:
+    shape = read(tmp_path, DEEPSEEK_V2_LITE)
+    assert shape.kv_bytes_per_token() == 31_104
+    ranks = shape.model_copy(update={"tp": 4})
+    assert ranks.rank().kv_bytes_per_token() == ranks.kv_bytes_per_token() == 31_104
+
+
+def test_a_hybrid_of_latents_holds_kv_where_it_attends(tmp_path: Path) -> None:
+    attending = [*range(4, 94, 4), 93]
+    shape = read(
+        tmp_path,
+        DEEPSEEK_V2_LITE,
+        model_type="kimi_linear",
+        num_hidden_layers=93,
+        linear_attn_config={"full_attn_layers": attending, "num_heads": 16, "head_dim": 128}
+        | {"short_conv_kernel_size": 4},
+    )
+    assert len(shape.full_layers()) == 24
+    assert shape.kv_bytes_per_token() == 27_648
+    # Each other layer holds a 128x128 state a head in fp32, and three steps of q, k and v.
+    assert shape.state_bytes() == 69 * (16 * 128 * 128 * 4 + 3 * 16 * 128 * 3 * 2)
+
+
+def test_weights_are_the_published_parameter_counts(tmp_path: Path) -> None:
+    assert read(tmp_path, MIXTRAL).weight_bytes() == 2 * 46_702_792_704
+    assert read(tmp_path, DEEPSEEK_V2_LITE).weight_bytes() == 2 * 15_706_484_224
+    # Jamba's inner norms are left out.
+    assert read(tmp_path, JAMBA).weight_bytes() / 2 == pytest.approx(51_570_323_328, rel=1e-5)
+    next_80b = {
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 48,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "intermediate_size": 5120,
+        "vocab_size": 151936,
+        "full_attention_interval": 4,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+    }
+    shape = read(tmp_path, LLAMA | next_80b)
+    assert shape.weight_bytes() / 2 == pytest.approx(79.67e9, rel=0.002)
+    assert shape.kv_bytes_per_token() == 12 * 2048
+
+
+def test_deepseek_v3_is_671_billion_parameters_mostly_in_fp8(tmp_path: Path) -> None:
+    v3 = {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "intermediate_size": 18432,
+        "vocab_size": 129280,
+        "q_lora_rank": 1536,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "first_k_dense_replace": 3,
+    }
+    fields = DEEPSEEK_V2_LITE | v3
+    shape = read(tmp_path, fields)
+    assert shape.weight_bytes() == 2 * 671_026_404_352
+    assert shape.kv_bytes_per_token() == 70_272
+    small = read(tmp_path, fields, quantization_config={"quant_method": "fp8"})
+    assert small.weight_dtype == "fp8"
+    assert small.weight_bytes() == pytest.approx(shape.weight_bytes() / 2, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("changes", "moe"),
+    [
+        ({}, range(32)),
+        ({"first_k_dense_replace": 3}, range(3, 32)),
+        ({"decoder_sparse_step": 2}, range(1, 32, 2)),
+        ({"mlp_only_layers": [0, 5]}, [i for i in range(32) if i not in (0, 5)]),
+        ({"expert_layer_period": 2, "expert_layer_offset": 1}, range(1, 32, 2)),
+        ({"moe_layer_freq": [0] + [1] * 31}, range(1, 32)),
+        ({"num_local_experts": 1}, []),
+    ],
+)
+def test_which_layers_have_experts(tmp_path: Path, changes: dict, moe) -> None:
+    shape = read(tmp_path, MIXTRAL | changes)
+    assert [i for i in range(32) if shape.mlp(i) == "moe"] == list(moe)
+
+
+def test_an_unknown_model_type_is_read_by_its_keys_and_says_so(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="model type 'novel' is not known"):
+        assert read(tmp_path, LLAMA, model_type="novel").kv_bytes_per_token() == 131072
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 4097}, "hidden_size (4097) is not a multiple of num_attention_heads (32)"),
+        ({"num_key_value_heads": 5}, "heads (32) must be a multiple of kv_heads (5)"),
+        ({"num_hidden_layers": "absent"}, "num_hidden_layers: required, but missing"),
+        ({"num_hidden_layers": 0}, "config.json:3: num_hidden_layers: input should be greater"),
+        ({"num_hidden_layers": "absent", "n_layer": 0}, "config.json:11: n_layer: input should be"),
+        ({"vocab_size": "many"}, "vocab_size: input should be a valid integer"),
+        ({"intermediate_size": None}, "intermediate_size: required, but missing"),
+        ({"layer_types": ["nope"] * 32}, "config.json:12: layer_types: layers of kind 'nope'"),
+        ({"layer_types": ["chunked_attention"] * 32}, "layers of kind 'chunked_attention'"),
+        ({"layer_types": ["full_attention"]}, "layer_types: lists 1 layers, not 32"),
+        ({"hybrid_override_pattern": "*?" * 16}, "hybrid_override_pattern: layers of kind '?'"),
+        ({"attn_layer_indices": [32]}, "attn_layer_indices: names a layer outside the 32"),
+        ({"mamba_d_state": 128}, "config.json:12: mamba_d_state: the config has layers without"),
+        ({"num_experts": 8}, "num_experts_per_tok: required, but missing"),
+        ({"kv_lora_rank": 512}, "qk_rope_head_dim: required, but missing"),
+        ({"index_topk": 2048}, "index_topk: attention with a built-in token indexer"),
+        ({"attention_chunk_size": 8192}, "attention_chunk_size: chunked attention"),
+        ({"num_kv_shared_layers": 8}, "num_kv_shared_layers: layers that share KV"),
+        ({"quantization_config": {"quant_method": "awq"}}, "weights quantised by 'awq'"),
+    ],
+)
+def test_what_cannot_be_modelled_is_refused_by_name(tmp_path, changes, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        read(tmp_path, LLAMA, **changes)
+    assert message in str(error.value)
+
+
+def test_nothing_is_said_where_nothing_is_assumed(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for fields in (LLAMA, MIXTRAL, JAMBA, DEEPSEEK_V2_LITE):
+            read(tmp_path, fields)
+
+
+def test_a_mapping_may_start_from_a_preset_or_a_config(tmp_path: Path) -> None:
+    fields = expand_model({"preset": "llama-3.1-8b", "kv_dtype": "fp8"}, tmp_path)
+    assert ModelShape(**fields).kv_bytes_per_token() == 65536
+    write(tmp_path, DEEPSEEK_V2_LITE)
+    fields = expand_model({"preset": "config.json", "tp": 2}, tmp_path)
+    assert ModelShape(**fields).rank().heads == 8
+
+
+def test_falcon_is_multi_query_unless_its_new_architecture_says_otherwise(tmp_path: Path) -> None:
+    falcon = {"model_type": "falcon", "num_key_value_heads": "absent", "multi_query": True}
+    old = read(tmp_path, LLAMA, **falcon, num_kv_heads=32)
+    new = read(tmp_path, LLAMA, **falcon, num_kv_heads=8, new_decoder_architecture=True)
+    assert (old.kv_heads, new.kv_heads) == (1, 8)
+
+
+def test_latents_without_head_sizes_take_deepseeks_and_say_so(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="v_head_dim is absent: 128 taken"):
+        shape = read(tmp_path, DEEPSEEK_V2_LITE, v_head_dim="absent")
+    assert shape == read(tmp_path, DEEPSEEK_V2_LITE)
