@@ -3,14 +3,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+# `make test-measure` holds what needs a compiler and torch.
+.PHONY: demo test test-measure lint bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/essim sweep scenarios/earlyselect-40k.yaml \
 		--out out/earlyselect-40k.csv --html out/earlyselect-40k.html
 
 test: $(VENV)/installed lint
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --ignore tests/measure
+
+# Kernels and a small calibration for real: needs a C++ compiler and torch in the venv
+# ($(BIN)/pip install torch==2.13.0; any recent version, the CPU build is enough).
+test-measure: $(VENV)/installed
+	$(BIN)/python -m pytest -q tests/measure
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

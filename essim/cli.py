@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import StrEnum
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from essim.errors import EssimError
+from essim.errors import AbsentError
+from essim.options import (
+    Engine,
+    EngineOption,
+    JsonOption,
+    ScenarioArg,
+    SeedOption,
+    SetOption,
+    StrictOption,
+    What,
+    print_json,
+    progress,
+    say_written,
+    shows_errors,
+)
 
 if TYPE_CHECKING:
+    from essim.hardware import HardwareProfile
     from essim.scenario import Scenario
     from essim.simulate import Simulator
 
@@ -28,57 +37,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-P = ParamSpec("P")
-
-
-class Engine(StrEnum):
-    """Engines that `--engine` takes."""
-
-    auto = "auto"
-    des = "des"
-    maxplus = "maxplus"
-
-
-class What(StrEnum):
-    """Things that `essim list` lists."""
-
-    models = "models"
-    hardware = "hardware"
-    selectors = "selectors"
-    routings = "routings"
-    scenarios = "scenarios"
-
-
-ScenarioArg = Annotated[str, typer.Argument(help="Scenario YAML, or the name of a shipped one.")]
-SetOption = Annotated[list[str], typer.Option("--set", help="Override a key: a.b=value.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-EngineOption = Annotated[Engine, typer.Option(help="auto is the fast one; des is the reference.")]
-StrictOption = Annotated[bool, typer.Option(help="Only measured or interpolated prices.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Of the CPU router's jitter.")]
-
-
-def _shows_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn essim's own errors into a message on stderr and their exit code."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        warnings.showwarning = lambda message, *_, **__: print(
-            f"warning: {message}", file=sys.stderr
-        )
-        try:
-            command(*args, **kwargs)
-        except EssimError as error:
-            print(error, file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            sys.stderr.close()
-            raise typer.Exit(0) from None
-
-    return wrapped
-
 
 @app.command()
-@_shows_errors
+@shows_errors
 def run(
     scenario: ScenarioArg,
     trace: Annotated[Path | None, typer.Option(help="One step for Chrome or Perfetto.")] = None,
@@ -102,14 +63,14 @@ def run(
     if trace is not None or html is not None:
         pages.write_step(trace, html, step, base, simulator, parts, verdict, about)
     if as_json:
-        _print_json({"row": row, "step": parts, "verdict": verdict, "manifest": about})
+        print_json({"row": row, "step": parts, "verdict": verdict, "manifest": about})
         return
     show.run(row, parts, simulator.profile(base.hardware).spec.provisional)
     print(verdict)
 
 
 @app.command()
-@_shows_errors
+@shows_errors
 def sweep(
     scenario: ScenarioArg,
     out: Annotated[Path | None, typer.Option(help="Results as .csv or .parquet.")] = None,
@@ -132,7 +93,7 @@ def sweep(
     if out is not None:
         check_ending(out)
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
-    with _progress(len(points)) as advance:
+    with progress(len(points)) as advance:
         rows = simulator.rows(points, advance)
     add_swept(base, points, rows)
     axes = map_axes(base, rows, map_)
@@ -144,17 +105,17 @@ def sweep(
     if html is not None:
         pages.write_sweep(html, base, rows, verdict, about, cells, axes)
     if as_json:
-        _print_json({"rows": rows, "map": cells, "verdict": verdict, "manifest": about})
+        print_json({"rows": rows, "map": cells, "verdict": verdict, "manifest": about})
     else:
         show.sweep(rows, any(simulator.profile(p.hardware).spec.provisional for p in points))
         if axes:
             show.break_even(cells, *axes)
         print(*verdict, sep="\n")
-    _say_written(out, html)
+    say_written(out, html)
 
 
 @app.command()
-@_shows_errors
+@shows_errors
 def figure2(
     out: Annotated[Path | None, typer.Option(help="Rows as .csv or .parquet.")] = None,
     html: Annotated[Path | None, typer.Option(help="Chart and table as one HTML page.")] = None,
@@ -181,14 +142,14 @@ def figure2(
     if html is not None:
         pages.write_figure2(html, rows, about)
     if as_json:
-        _print_json({"rows": rows, "manifest": about})
+        print_json({"rows": rows, "manifest": about})
     else:
         show.columns(rows, [key for key in COLUMNS if key != "context_tokens"])
-    _say_written(out, html)
+    say_written(out, html)
 
 
 @app.command()
-@_shows_errors
+@shows_errors
 def memory(
     scenario: ScenarioArg,
     pool_tokens: Annotated[
@@ -206,31 +167,53 @@ def memory(
     lines, sentences = derivation(base, profile), facts(base, profile, pool_tokens)
     if as_json:
         batches = largest_batches(base, profile)
-        _print_json({"lines": lines, "largest_batch": batches, "facts": sentences})
+        print_json({"lines": lines, "largest_batch": batches, "facts": sentences})
     else:
         show.memory(base.name, lines, sentences)
 
 
+@app.command()
+@shows_errors
+def measure(
+    profile: Annotated[str, typer.Option(help="Name of the profile to write.")] = "this-machine",
+    out: Annotated[Path, typer.Option(help="Folder of profiles.")] = Path("hardware_profiles"),
+    quick: Annotated[bool, typer.Option(help="A coarse grid: a minute or two.")] = False,
+) -> None:
+    """Time this machine's kernels and write a hardware profile; a killed run goes on."""
+    try:
+        from measure.main import measure_machine
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise AbsentError("measuring needs torch", "pip install 'essim[measure]'") from None
+    from essim import listing, show
+
+    with show.table_progress() as tell:
+        written = measure_machine(profile, out, quick, tell)
+    say_written(written)
+    show.entries(listing.tables(written))
+
+
 @app.command("list")
-@_shows_errors
+@shows_errors
 def list_(what: What, as_json: JsonOption = False) -> None:
     """List what there is: models, hardware, selectors, routings or scenarios."""
     from essim import listing, show
 
     entries = getattr(listing, what.value)()
     if as_json:
-        _print_json({what.value: entries})
+        print_json({what.value: entries})
     else:
         show.entries(entries)
 
 
 @app.command()
-@_shows_errors
+@shows_errors
 def schema() -> None:
     """Print the JSON schema of a scenario file, for editors."""
     from essim.scenario import schema as scenario_schema
 
-    _print_json(scenario_schema())
+    print_json(scenario_schema())
 
 
 @app.callback(invoke_without_command=True)
@@ -266,29 +249,20 @@ def _manifest(
 ) -> dict[str, Any]:
     from essim.results import manifest
 
-    names = dict.fromkeys(point.hardware for point in points)
-    about = manifest(file, overrides, [simulator.profile(name) for name in names])
+    profiles = [simulator.profile(n) for n in dict.fromkeys(point.hardware for point in points)]
+    _warn_of_old_kernels(profiles)
+    about = manifest(file, overrides, profiles)
     return about | {"engine": simulator.engine, "seed": simulator.seed, "strict": simulator.strict}
 
 
-def _say_written(*files: Path | None) -> None:
-    for written in filter(None, files):
-        print(f"wrote {written}", file=sys.stderr)
+def _warn_of_old_kernels(profiles: list[HardwareProfile]) -> None:
+    """Warn of tables that were measured with kernels that have changed since."""
+    from measure.hashes import stale_tables
 
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Yield a callback that advances a bar on stderr, if someone is looking."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=total)
-        yield lambda: bar.advance(task)
-
-
-def _print_json(content: object) -> None:
-    print(json.dumps(content, indent=2, allow_nan=False))
+    for profile in profiles:
+        stale = stale_tables(profile)
+        if stale:
+            names = " ".join(stale)
+            warnings.warn(
+                f"{profile.spec.name}: measured with older kernels: {names}", stacklevel=2
+            )

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from essim.errors import PricingError
 from essim.hardware import HardwareProfile
-from essim.tables import Lookup, Spread
+from essim.spread import Spread
+from essim.tables import Lookup
 from essim.work import KINDS, Case, Point, Work
 
 Values = NDArray[np.float64]

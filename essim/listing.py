@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from pathlib import Path
 
 from essim import hardware as _hardware
 from essim import model, routing
@@ -59,6 +60,21 @@ def _about(spec: _hardware.ProfileSpec) -> str:
     found = ", ".join(tables)
     measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
     return f"{state}{spec.gpu.name} + {spec.cpu.name}; {measured}"
+
+
+def tables(file: Path) -> Entries:
+    """Return a profile's tables with their points and held-out errors."""
+    profile = _hardware.load_profile(file)
+    entries = []
+    for name, table in profile.spec.tables.items():
+        points = sum(grid.size for grid in profile.tables[name].grids.values())
+        held = table.heldout
+        errors = "nothing held out"
+        if held:
+            errors = f"{held.points} held out: median error {held.median_frac:.1%}"
+            errors += f", worst {held.worst_frac:.1%}"
+        entries.append({"name": name, "about": f"{points} points; {errors}"})
+    return entries
 
 
 def selectors() -> Entries:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from essim.results import Row, differing
@@ -55,6 +58,18 @@ _PIPE_WIDTH = 120
 
 def _console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+
+class TableProgress(Protocol):
+    """How far a table is measured."""
+
+    @property
+    def done(self) -> int:
+        """Points done."""
+
+    @property
+    def total(self) -> int:
+        """Points to do."""
 
 
 def text(key: str, value: object) -> str:
@@ -193,3 +208,20 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
         last = place
     _console().print(table)
     print(*facts, sep="\n")
+
+
+@contextmanager
+def table_progress() -> Iterator[Callable[[str, TableProgress], None]]:
+    """Yield a callback that shows which table is measured, on stderr, if someone is looking."""
+    if not sys.stderr.isatty():
+        yield lambda table, state: None
+        return
+    with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(table: str, state: TableProgress) -> None:
+            if table not in tasks:
+                tasks[table] = bar.add_task(table, total=state.total)
+            bar.update(tasks[table], completed=state.done, total=state.total)
+
+        yield tell

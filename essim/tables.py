@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from essim.errors import InputError
+from essim.spread import Spread, Z
 from essim.yamlfile import nearest_hint, read_text
 
 Values = NDArray[np.float64]
@@ -30,59 +30,9 @@ DESCRIPTIONS = (
     *("kind", "dtype", "cache_state", "calls", "rejected", "iqr_frac", "unstable"),
     *("bytes_moved", "bytes_per_s", "source_hash"),
 )
-# Standard normal quantiles of the percentile columns.
-_Z = {
-    "p5_s": -1.6448536269514729,
-    "p50_s": 0.0,
-    "p95_s": 1.6448536269514722,
-    "p99_s": 2.3263478740408408,
-}
-# Midpoints of equal shares of a standard normal, to average over a distribution.
-_Z_NODES = np.array([NormalDist().inv_cdf((i + 0.5) / 512) for i in range(512)])
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A time as a distribution: its logarithm is linear in z between known percentiles.
-
-    With a median and a 99th percentile alone this is a log-normal.
-
-    Attributes
-    ----------
-    z
-        Standard normal quantiles of the known percentiles, ascending.
-    log_s
-        Logarithms of the times there, shape (percentiles, lanes).
-    """
-
-    z: tuple[float, ...]
-    log_s: Values
-
-    def times_s(self, z: Values) -> Values:
-        """Return the times at standard normal quantiles `z` (one per lane, or broadcast)."""
-        slopes = [
-            (self.log_s[i + 1] - self.log_s[i]) / (self.z[i + 1] - self.z[i])
-            for i in range(len(self.z) - 1)
-        ]
-        result = self.log_s[0] + slopes[0] * (z - self.z[0])
-        for i in range(1, len(slopes)):
-            beyond = self.log_s[i] + slopes[i] * (z - self.z[i])
-            result = np.where(z > self.z[i], beyond, result)
-        times: Values = np.exp(result)
-        return times
-
-    def mean_s(self) -> Values:
-        """Return the mean: exact for a log-normal, else over 512 equal shares."""
-        if len(self.z) == 2:
-            sigma = (self.log_s[1] - self.log_s[0]) / (self.z[1] - self.z[0])
-            mean: Values = np.exp(self.log_s[0] - sigma * self.z[0] + sigma**2 / 2)
-            return mean
-        columns = Spread(self.z, self.log_s[..., None]).times_s(_Z_NODES)
-        return np.asarray(columns.mean(axis=-1))
-
-    def scaled_to(self, mean_s: Values) -> Spread:
-        """Return this distribution stretched to have mean `mean_s`."""
-        return Spread(self.z, self.log_s + np.log(mean_s / self.mean_s()))
+# Axes along which work grows, and how much a time may fall along them before it is worth a word.
+GROWING = ("rows", "batch", "context_tokens", "selected_tokens")
+FALL_FRAC = 0.05
 
 
 @dataclass(frozen=True)
@@ -106,6 +56,21 @@ class Grid:
     axes: tuple[Values, ...]
     values: Mapping[str, Values]
 
+    @property
+    def size(self) -> int:
+        """Return the number of points."""
+        return math.prod(len(axis) for axis in self.axes)
+
+    def fallen_cells(self, axes: Sequence[str]) -> int:
+        """Return how many cells take clearly less time than a smaller one along an axis."""
+        times = self.values.get("mean_s", self.values.get("p50_s"))
+        fallen = 0
+        for i, axis in enumerate(axes):
+            if axis in GROWING and times is not None:
+                along = np.moveaxis(times, i, 0)
+                fallen += int((along[1:] < (1 - FALL_FRAC) * along[:-1]).sum())
+        return fallen
+
     def at(self, coordinates: Sequence[ArrayLike]) -> Lookup:
         """Interpolate every statistic at one or many points (coordinates broadcast)."""
         points = np.broadcast_arrays(*(np.asarray(c, dtype=np.float64) for c in coordinates))
@@ -128,11 +93,11 @@ class Grid:
         """Return the distribution at points of the grid, None where the table has none."""
         if "p50_s" not in self.values or "p99_s" not in self.values:
             return None
-        known = [name for name in _Z if name in self.values]
+        known = [name for name in Z if name in self.values]
         times = [_multilinear(self.axes, self.values[name], clamped) for name in known]
         # Interpolated percentiles may cross by rounding; a distribution's may not.
         ordered = np.maximum.accumulate(np.log(np.array(times)), axis=0)
-        return Spread(tuple(_Z[name] for name in known), ordered)
+        return Spread(tuple(Z[name] for name in known), ordered)
 
 
 def _multilinear(axes: Sequence[Values], grid: Values, points: Sequence[Values]) -> Values:
@@ -167,12 +132,15 @@ class Table:
         Columns that must match exactly (such as n, k, dtype of a GEMM).
     axes
         Columns that are interpolated.
+    source_hashes
+        Hashes of the kernels that were timed, where the rows say so.
     """
 
     name: str
     keys: tuple[str, ...]
     axes: tuple[str, ...]
     grids: Mapping[tuple[str, ...], Grid]
+    source_hashes: frozenset[str] = frozenset()
 
     def grid(self, point: Mapping[str, object]) -> Grid | None:
         """Return the grid whose keys equal those of `point`, if the table has one."""
@@ -211,27 +179,13 @@ def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) 
         rows[tuple(row[k].strip() for k in keys)][point].append({c: number[c] for c in columns})
     grids = {key: _grid(file, name, key, axes, points, columns) for key, points in rows.items()}
     for key, grid in grids.items():
-        _warn_if_falling(file, key, axes, grid)
-    return Table(name, tuple(keys), tuple(axes), grids)
-
-
-# Axes along which work grows, and how much a time may fall along them before it is worth a word.
-_GROWING = ("rows", "batch", "context_tokens", "selected_tokens")
-_FALL_FRAC = 0.05
-
-
-def _warn_if_falling(file: Path, key: tuple[str, ...], axes: Sequence[str], grid: Grid) -> None:
-    """Warn of cells that take less time than a smaller one; they are kept."""
-    times = grid.values.get("mean_s", grid.values.get("p50_s"))
-    assert times is not None
-    fallen = 0
-    for i, axis in enumerate(axes):
-        if axis in _GROWING:
-            along = np.moveaxis(times, i, 0)
-            fallen += int((along[1:] < (1 - _FALL_FRAC) * along[:-1]).sum())
-    if fallen:
-        where = f"{file} {' '.join(key)}".strip()
-        warnings.warn(f"{where}: {fallen} cells are faster than a smaller one; kept", stacklevel=3)
+        fallen = grid.fallen_cells(axes)
+        if fallen:
+            where = f"{file} {' '.join(key)}".strip()
+            message = f"{where}: {fallen} cells are faster than a smaller one; kept"
+            warnings.warn(message, stacklevel=2)
+    hashes = frozenset(row["source_hash"] for _, row in lines if row.get("source_hash"))
+    return Table(name, tuple(keys), tuple(axes), grids, hashes)
 
 
 def _check_header(file: Path, header: Sequence[str], required: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ SOURCES = sorted([*(ROOT / "essim").rglob("*.py"), *(ROOT / "reports").rglob("*.
 # Left never imports right; modules in one group may import each other only downwards.
 LAYERS = [
     ["errors"],
-    ["units", "yamlfile"],
+    ["units", "yamlfile", "spread"],
     ["parts"],
     ["model", "tables"],
     ["configs"],
@@ -26,6 +26,7 @@ LAYERS = [
     ["results", "memory", "decode"],
     ["derivation", "figure2", "simulate", "timeline"],
     ["breakeven", "verdict", "show", "listing", "pages"],
+    ["options"],
     ["cli"],
     ["__main__"],
 ]

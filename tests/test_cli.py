@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -132,3 +133,12 @@ def test_a_swept_key_without_a_column_gets_one(tmp_path: Path) -> None:
     assert header.startswith("model.ffn,name,")
     assert [line.split(",")[0] for line in lines] == ["8192", "8192", "14336", "14336"]
     assert "[kv_dtype fp8, model.ffn 8192] cpu-mid decodes" in done.stdout
+
+
+def test_measuring_without_torch_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')")
+    command = [sys.executable, "-m", "essim", "measure"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 4
+    assert done.stderr == "measuring needs torch. pip install 'essim[measure]'\n"

@@ -31,6 +31,7 @@ def profile(tmp_path: Path):
     return write
 
 
+@pytest.mark.filterwarnings("ignore:.*are faster than a smaller one")
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda f: f.stem)
 def test_shipped_profiles_load_and_every_table_file_is_named(file: Path) -> None:
     found = load_profile(file)
@@ -110,6 +111,7 @@ def test_a_bad_range_is_refused(profile, new: str, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.filterwarnings("ignore:.*are faster than a smaller one")
 def test_two_profiles_with_the_same_table_are_pointed_at(tmp_path, monkeypatch, profile) -> None:
     from essim.listing import hardware
 

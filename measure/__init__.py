@@ -1,0 +1,1 @@
+"""Measuring the machine: kernels, a harness, calibration. torch lives here and nowhere else."""

@@ -1,0 +1,76 @@
+"""Measured tables -> a hardware profile, with the held-out error of every table."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from essim.results import write_bytes
+from essim.tables import read_table
+from measure.campaign import Bench, result_files
+
+
+def held_out_error(bench: Bench, folder: Path) -> dict[str, float | int] | None:
+    """Return how far a table's predictions are off at its held-out points.
+
+    Returns
+    -------
+    dict or None
+        ``points``, and the median and worst absolute relative error of the mean time; None where
+        nothing was held out.
+    """
+    file, heldout_file = result_files(folder, bench.table)
+    if not bench.heldout:
+        return None
+    table = read_table(file, bench.table, bench.keys, bench.axes)
+    actual = read_rows(heldout_file)
+    errors = []
+    for row in actual:
+        grid = table.grid(row)
+        if grid is not None:
+            predicted = float(grid.at([float(row[axis]) for axis in bench.axes]).mean_s)
+            errors.append(abs(predicted / float(row["mean_s"]) - 1))
+    return {
+        "points": len(errors),
+        "median_frac": round(float(np.median(errors)), 4),
+        "worst_frac": round(max(errors), 4),
+    }
+
+
+def read_rows(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a result file."""
+    import csv
+
+    with file.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def table_specs(benches: Sequence[Bench], folder: Path, date: str) -> dict[str, Any]:
+    """Return the ``tables:`` of the profile's YAML."""
+    specs: dict[str, Any] = {}
+    for bench in benches:
+        spec: dict[str, Any] = {"keys": list(bench.keys)} if bench.keys else {}
+        spec["axes"] = list(bench.axes)
+        if bench.holds_for:
+            spec["holds_for"] = {key: list(values) for key, values in bench.holds_for.items()}
+        spec |= {"source": "measured", "reference": bench.reference, "date": date}
+        heldout = held_out_error(bench, folder)
+        if heldout:
+            spec["heldout"] = heldout
+        specs[bench.table] = spec
+    return specs
+
+
+def write_profile(file: Path, spec: Mapping[str, Any]) -> None:
+    """Write a profile's YAML beside the folder of its tables."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 100
+    text = io.StringIO()
+    yaml.dump(dict(spec), text)
+    write_bytes(file, text.getvalue().encode())

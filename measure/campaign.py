@@ -1,0 +1,133 @@
+"""A campaign: every table of a profile, point by point, resumable; some points are held out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from measure.table import Progress, ResultTable, fill
+from measure.timing import Axis, Measurement, Spec, measure
+
+Place = Mapping[str, Axis]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A point set up to be timed.
+
+    Attributes
+    ----------
+    sample
+        Makes one call and returns its seconds.
+    bytes_moved
+        Least bytes a call reads and writes.
+    """
+
+    sample: Callable[[], float]
+    bytes_moved: int | None = None
+    calls: int = 60
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How one table is measured.
+
+    Attributes
+    ----------
+    axes, keys
+        Columns that are interpolated, and that must match exactly.
+    points, heldout
+        The table's full grid, and interior points that are measured but never in the table: how
+        well they are predicted is the table's held-out error.
+    prepare
+        Sets a point up; called once a point.
+    holds_for
+        Settings the table was measured with.
+    """
+
+    table: str
+    axes: tuple[str, ...]
+    points: tuple[Place, ...]
+    heldout: tuple[Place, ...]
+    prepare: Callable[[Place], Ready]
+    dtype: str
+    source_hash: str
+    reference: str
+    keys: tuple[str, ...] = ()
+    holds_for: Mapping[str, Sequence[Axis]] = field(default_factory=dict)
+
+
+def grid(**ticks: Sequence[Axis]) -> tuple[Place, ...]:
+    """Return every combination of ticks."""
+    return tuple(dict(zip(ticks, at, strict=True)) for at in itertools.product(*ticks.values()))
+
+
+def held_out(seed: int, **ticks: Sequence[int]) -> tuple[Place, ...]:
+    """Return a random quarter (at least two) of the grid's cells, a point inside each.
+
+    The point is the geometric middle of the cell on every axis that has room between its ticks:
+    where interpolation is worst.
+    """
+    inside = {
+        axis: [m for a, b in itertools.pairwise(at) if a < (m := round(math.sqrt(a * b))) < b]
+        for axis, at in ticks.items()
+    }
+    inside = {axis: middles or list(ticks[axis]) for axis, middles in inside.items()}
+    cells = [cell for cell in grid(**inside) if cell not in grid(**ticks)]
+    count = min(len(cells), max(2, round(len(cells) / 4)))
+    return tuple(random.Random(seed).sample(cells, count))
+
+
+def result_files(folder: Path, table: str) -> tuple[Path, Path]:
+    """Return where a table lies, and where its held-out points do."""
+    return folder / f"{table}.csv", folder / "heldout" / f"{table}.csv"
+
+
+def run(
+    benches: Sequence[Bench],
+    folder: Path,
+    on_progress: Callable[[str, Progress], None] = lambda table, progress: None,
+    calls: int | None = None,
+) -> None:
+    """Measure every point that `folder` does not have yet.
+
+    Parameters
+    ----------
+    on_progress
+        Called after each point with the table's name and state.
+    calls
+        Samples a point, instead of what each bench asks for.
+
+    Raises
+    ------
+    InputError
+        If a table there was measured with another source of its kernel.
+    """
+    for bench in benches:
+        for file, places in zip(
+            result_files(folder, bench.table), (bench.points, bench.heldout), strict=True
+        ):
+            if not places:
+                continue
+            table = ResultTable(file, (*bench.keys, *bench.axes), bench.source_hash)
+
+            def point(spec: Spec, bench: Bench = bench) -> Measurement:
+                ready = bench.prepare(spec.axes)
+                spec = Spec(
+                    *(spec.kind, spec.axes, spec.dtype, spec.cache_state, ready.bytes_moved),
+                    spec.source_hash,
+                )
+                return measure(spec, ready.sample, calls=calls or ready.calls)
+
+            def tell(progress: Progress, bench: Bench = bench) -> None:
+                on_progress(bench.table, progress)
+
+            specs = [
+                Spec(bench.table, place, bench.dtype, "cold", None, bench.source_hash)
+                for place in places
+            ]
+            fill(table, specs, point, tell)

@@ -1,0 +1,322 @@
+"""Every path of the CPU router against the float64 reference."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from essim.errors import AbsentError, InputError
+from measure.kernels import reference as ref
+from measure.kernels.cpu_router import Router, fold_norm
+from measure.kernels.router_abi import ISAS, STORAGES, RouterShape
+from measure.kernels.router_library import available_isas, best_isa
+
+ENCODE = {"e5m2": ref.to_e5m2, "bf16": ref.to_bf16}
+DECODE: dict[str, Callable[[Any], npt.NDArray[np.float64]]] = {
+    "e5m2": ref.from_e5m2,
+    "bf16": ref.from_bf16,
+}
+EPS = 1e-5
+# fp32 sums of 32 products and an exp2 good to 1e-7; avx512bf16 reads subnormal e5m2 codes as zero.
+SCORE_RTOL = 3e-4
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> npt.NDArray[np.uint16]:
+    return ref.to_bf16(scale * rng.standard_normal(shape))
+
+
+def pointer(values: npt.NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(values.ctypes.data)
+
+
+def last_query(router: Router) -> npt.NDArray[np.float64]:
+    s = router.shape
+    bits = np.empty((s.batch, s.heads, s.head_dim), np.uint16)
+    router.lib.essim_query(router.pool, pointer(bits))
+    return ref.from_bf16(bits)
+
+
+def last_choice(router: Router, sequence: int, kv_head: int, pages: int) -> tuple[Any, Any, Any]:
+    """Channels, whether they read max, and the summed score of each page."""
+    codes = np.empty(router.shape.channels, np.int32)
+    group = np.empty(pages, np.float32)
+    router.lib.essim_choice(router.pool, sequence, kv_head, pointer(codes), pointer(group), pages)
+    return codes & ~(1 << 30), codes >> 30 == 1, group.astype(np.float64)
+
+
+def check_pages(chosen: npt.NDArray[np.int32], scores: npt.NDArray[np.float64], k: int) -> None:
+    """`k` best pages, ascending, then -1; a page may differ only within rounding of the k-th."""
+    count = min(k, len(scores))
+    pages = chosen[:count]
+    assert (chosen[count:] == -1).all()
+    assert ((pages >= 0) & (pages < len(scores))).all()
+    assert (np.diff(pages) > 0).all()
+    if count < len(scores):
+        kth = np.sort(scores)[-count]
+        rest = np.delete(scores, pages)
+        assert scores[pages].min() >= kth * (1 - 2 * SCORE_RTOL) - 1e-30
+        assert rest.max() <= kth * (1 + 2 * SCORE_RTOL) + 1e-30
+
+
+@st.composite
+def routers(draw: st.DrawFn) -> tuple[RouterShape, dict[str, Any], np.random.Generator]:
+    group, kv_heads = draw(st.sampled_from([1, 3, 4, 5, 8, 16])), draw(st.sampled_from([1, 2, 3]))
+    dim = draw(st.sampled_from([32, 64, 128]))
+    shape = RouterShape(
+        layers=2,
+        batch=draw(st.integers(1, 3)),
+        heads=group * kv_heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        page_tokens=draw(st.integers(1, 5)),
+        capacity_tokens=900,
+        top_pages=draw(st.sampled_from([1, 5, 32, 100, 140, 300])),
+        channels=draw(st.sampled_from([1, 7, 32, dim])),
+        rank=draw(st.sampled_from([2, 64, 130])),
+        hidden=draw(st.sampled_from([32, 416])),
+    )
+    options = {
+        "threads": draw(st.integers(1, 3)),
+        "storage": draw(st.sampled_from(STORAGES)),
+        "row_pages": draw(st.sampled_from([64, 256, 4096])),
+        "pin": False,
+        "prefetch_bytes": draw(st.sampled_from([0, 100_000])),
+        "prefetch_chunks": draw(st.integers(0, 2)),
+    }
+    return shape, options, np.random.default_rng(draw(st.integers(0, 2**32)))
+
+
+def check_route(
+    router: Router, kind: Any, tokens: npt.NDArray[np.int32], rng: np.random.Generator
+) -> None:
+    """Fill layer 1, route it, and compare every intermediate value."""
+    s = router.shape
+    group = s.heads // s.kv_heads
+    keys = [normal(rng, int(n), s.kv_heads, s.head_dim) for n in tokens]
+    up = normal(rng, s.rank, s.heads * s.head_dim, scale=s.rank**-0.5)
+    down, norm = normal(rng, s.hidden, s.rank, scale=s.hidden**-0.5), normal(rng, s.hidden)
+    table = ref.rope_table(1000, s.head_dim)
+    width = {"query": s.heads * s.head_dim, "latent": s.rank, "hidden": s.hidden}[kind]
+    values = normal(rng, s.batch, width, scale=2.0)
+    positions = rng.integers(0, 1000, s.batch).astype(np.int32)
+    router.set_rope(table)
+    router.set_up(1, up)
+    router.set_down(1, down, norm)
+    for sequence, own in enumerate(keys):
+        router.build(1, sequence, own)
+    router.lib.essim_keep(router.pool, 1)
+    chosen = router.route(1, kind, values, positions, tokens)
+
+    if kind == "query":
+        query = ref.from_bf16(values).reshape(s.batch, s.heads, s.head_dim)
+    else:
+        latents, slack = ref.from_bf16(values), 1e-6
+        if kind == "hidden":
+            latents = ref.latent(latents, ref.from_bf16(fold_norm(down, norm)), EPS)
+            latents, slack = ref.from_bf16(ref.to_bf16(latents)), 2.0**-8
+        weights = ref.from_bf16(up).reshape(s.rank, s.heads, s.head_dim)
+        expected = ref.project(latents, weights, table[positions].astype(np.float64))
+        query = last_query(router)
+        bound = np.abs(latents).max() * np.abs(weights).sum(axis=0).max()
+        assert (np.abs(query - expected) <= 2.0**-8 * np.abs(expected) + slack * bound).all()
+    for sequence, own in enumerate(keys):
+        low, high = ref.page_summaries(ref.from_bf16(own), s.page_tokens)
+        codes = router.summaries(1, sequence, len(own))
+        for plane, exact in enumerate((low, high)):
+            expected_codes = ENCODE[router.storage](exact.transpose(1, 0, 2))
+            np.testing.assert_array_equal(codes[:, :, plane], expected_codes)
+        pages = ref.routable_pages(int(tokens[sequence]), s.page_tokens)
+        for g in range(s.kv_heads):
+            if pages == 0:
+                assert (chosen[sequence, g] == -1).all()
+                continue
+            own_query = query[sequence, g * group : (g + 1) * group]
+            values_of = DECODE[router.storage](codes[g, :pages])
+            channels, reads_max, scores = last_choice(router, sequence, g, pages)
+            expected_channels, expected_max = ref.choose_channels(own_query, s.channels)
+            np.testing.assert_array_equal(channels, expected_channels)
+            np.testing.assert_array_equal(reads_max, expected_max)
+            exact = ref.page_scores(own_query, values_of[:, 0], values_of[:, 1], s.channels)
+            np.testing.assert_allclose(scores, exact, rtol=SCORE_RTOL, atol=1e-30)
+            check_pages(chosen[sequence, g], exact, s.top_pages)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@few
+@given(case=routers(), kind=st.sampled_from(["query", "latent", "hidden"]), data=st.data())
+def test_a_route_equals_the_reference(isa: str, case: Any, kind: Any, data: st.DataObject) -> None:
+    if isa not in available_isas():
+        pytest.skip(f"no {isa} here")
+    shape, options, rng = case
+    tokens = data.draw(st.lists(st.integers(1, 900), min_size=shape.batch, max_size=shape.batch))
+    with Router(shape, isa=isa, **options) as router:
+        check_route(router, kind, np.array(tokens, np.int32), rng)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@few
+@given(case=routers(), data=st.data())
+def test_updates_equal_a_rebuild(isa: str, case: Any, data: st.DataObject) -> None:
+    if isa not in available_isas():
+        pytest.skip(f"no {isa} here")
+    shape, options, rng = case
+    steps = data.draw(st.integers(1, 9))
+    starts = np.array([data.draw(st.integers(0, 300)) for _ in range(shape.batch)], np.int32)
+    keys = [normal(rng, int(n) + steps, shape.kv_heads, shape.head_dim) for n in starts]
+    with Router(shape, isa=isa, **options) as grown, Router(shape, isa=isa, **options) as rebuilt:
+        for sequence, own in enumerate(keys):
+            grown.build(1, sequence, own[: starts[sequence]])
+            rebuilt.build(1, sequence, own)
+        for step in range(steps):
+            new = np.stack([own[n + step] for own, n in zip(keys, starts, strict=True)])
+            grown.update(1, new, starts + np.int32(step))
+        query = normal(rng, shape.batch, shape.heads * shape.head_dim)
+        tokens = starts + np.int32(steps)
+        first, second = (
+            router.route(1, "query", query, tokens, tokens) for router in (grown, rebuilt)
+        )
+        np.testing.assert_array_equal(first, second)
+        for sequence, own in enumerate(keys):
+            np.testing.assert_array_equal(
+                grown.summaries(1, sequence, len(own)), rebuilt.summaries(1, sequence, len(own))
+            )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_bf16_key_is_rounded_as_the_reference_does(isa: str) -> None:
+    if isa not in available_isas():
+        pytest.skip(f"no {isa} here")
+    codes = np.arange(65536, dtype=np.uint16)
+    keys = codes[(codes & 0x7F80) != 0x7F80].reshape(-1, 1, 64)  # finite
+    shape = RouterShape(1, 1, 1, 1, 64, 1, len(keys), 1, 1)
+    with Router(shape, 1, isa=isa, pin=False) as router:
+        router.build(0, 0, keys)
+        got = router.summaries(0, 0, len(keys))
+    expected = ref.to_e5m2(ref.from_bf16(keys[:, 0]))
+    np.testing.assert_array_equal(got[0, :, 0], expected)
+    np.testing.assert_array_equal(got[0, :, 1], expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (0.0, 0x00),
+        (-0.0, 0x00),
+        (1.0, 0x3C),
+        (1.125, 0x3C),
+        (1.375, 0x3E),
+        (-1.5, 0xBE),
+        (57344.0, 0x7B),
+        (1e6, 0x7B),
+        (-1e6, 0xFB),
+        (2.0**-16, 0x01),
+        (2.0**-17, 0x00),
+        (1.5 * 2.0**-16, 0x02),
+        (-(2.0**-20), 0x00),
+        (2.0**-14, 0x04),
+    ],
+)
+def test_e5m2_codes(value: float, code: int) -> None:
+    assert ref.to_e5m2(np.array([value]))[0] == code
+
+
+def test_a_score_by_hand() -> None:
+    # One head, two channels of four kept: q = (3, -1, 0, 2) keeps 0 and 3, both read max.
+    query = np.array([[3.0, -1.0, 0.0, 2.0]])
+    high = np.array([[1.0, 9, 9, 0], [0, 9, 9, 1], [0, 9, 9, 0]])
+    scores = ref.page_scores(query, high - 5, high, 2)
+    scale = np.sqrt(4 * 5 / 6)
+    weights = np.exp(np.array([3.0, 2.0, 0.0]) / scale)
+    np.testing.assert_allclose(scores, weights / weights.sum(), rtol=1e-14)
+    assert ref.top_pages(scores, 2).tolist() == [0, 1]
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    shape = RouterShape(2, 3, 8, 2, 64, 4, 2000, 32, 16, rank=64)
+    rng = np.random.default_rng(5)
+    keys, up = normal(rng, 3, 2000, 2, 64), normal(rng, 64, 512, scale=0.125)
+    latent, tokens = normal(rng, 3, 64), np.array([2000, 3, 777], np.int32)
+    routes = []
+    for threads in (1, 2, 3, 7):
+        with Router(shape, threads, pin=False) as router:
+            router.set_rope(ref.rope_table(2000, 64))
+            router.set_up(0, up)
+            for sequence in range(3):
+                router.build(0, sequence, keys[sequence])
+            routes += [router.route(0, "latent", latent, tokens - 1, tokens) for _ in range(20)]
+    for route in routes[1:]:
+        np.testing.assert_array_equal(route, routes[0])
+
+
+def test_equal_scores_go_to_the_lowest_pages() -> None:
+    shape = RouterShape(1, 1, 4, 1, 64, 1, 500, 40, 64)
+    for isa in available_isas():
+        with Router(shape, 1, isa=isa, pin=False) as router:
+            router.build(0, 0, np.full((500, 1, 64), 0x3F80, np.uint16))
+            query = np.zeros((1, 256), np.uint16)  # a zero query scores every page the same
+            one = np.array([500], np.int32)
+            assert router.route(0, "query", query, one, one)[0, 0].tolist() == list(range(40))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"heads": 3},
+        {"head_dim": 48},
+        {"channels": 65},
+        {"rank": 3},
+        {"batch": 0},
+        {"hidden": 40},
+        {"rank": 0},
+        {"layers": 0},
+        {"page_tokens": 0},
+        {"heads": 64},
+    ],
+)
+def test_a_shape_the_kernels_cannot_do_is_refused(wrong: dict[str, int]) -> None:
+    sizes = {"layers": 1, "batch": 1, "heads": 4, "kv_heads": 2, "head_dim": 64}
+    pages = {"page_tokens": 4, "capacity_tokens": 64, "top_pages": 4, "channels": 8}
+    good = sizes | pages | {"rank": 2, "hidden": 32}
+    with pytest.raises(InputError):
+        Router(RouterShape(**(good | wrong)), 1)
+
+
+def test_bad_calls_are_refused() -> None:
+    one = np.array([1], np.int32)
+    query, key = np.zeros((1, 64), np.uint16), np.zeros((1, 1, 64), np.uint16)
+    with Router(RouterShape(1, 1, 1, 1, 64, 4, 64, 4, 8), 1, pin=False) as router:
+        for layer, tokens in ((1, one), (0, one * 0), (0, one * 65)):
+            with pytest.raises(InputError, match="out of range"):
+                router.route(layer, "query", query, one, tokens)
+        with pytest.raises(InputError, match="out of range"):
+            router.update(0, key, one * 64)
+        with pytest.raises(InputError, match="values is uint16"):
+            router.route(0, "query", query[:, 1:], one, one)
+        with pytest.raises(InputError, match="no weights"):
+            router.route(0, "latent", np.zeros((1, 0), np.uint16), one, one)
+        with pytest.raises(InputError, match="no layer 3"):
+            router.build(3, 0, key)
+        assert (router.route(0, "query", query, one, one) == -1).all()
+    with pytest.raises(InputError, match="closed"):
+        router.route(0, "query", query, one, one)
+
+
+def test_the_instruction_set_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESSIM_ROUTER_ISA", "portable")
+    assert best_isa() == "portable"
+    shape = RouterShape(1, 1, 1, 1, 64, 4, 64, 4, 8)
+    with pytest.raises(InputError, match="sse9"):
+        Router(shape, 1, isa="sse9")
+    missing = [isa for isa in ISAS if isa not in available_isas()]
+    for isa in missing:
+        with pytest.raises(AbsentError):
+            Router(shape, 1, isa=isa)
