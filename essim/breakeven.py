@@ -8,6 +8,9 @@ from essim.errors import InputError
 from essim.results import COLUMNS, Row, differing
 from essim.scenario import Scenario
 
+# Names of routings that wait for the layer's own query end so.
+_WAITS = ("-target", "-target-fused")
+
 
 def map_axes(base: Scenario, rows: Sequence[Row], asked: str | None) -> tuple[str, str] | None:
     """Return the result columns (x, y) of a sweep's map, None if fewer than two axes vary.
@@ -68,8 +71,8 @@ def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, R
     # The baseline may not be swept itself; its rate follows from any gain over it.
     waiting += [
         rate / (1 + float(r["decode_gain_frac"]))
-        for _, r, rate in rated
-        if r["decode_gain_frac"] is not None
+        for p, r, rate in rated
+        if r["decode_gain_frac"] is not None and p.compare.baseline.endswith(_WAITS)
     ]
     best = max(rated, key=lambda entry: entry[2], default=None)
     fastest = max(early, key=lambda entry: entry[2], default=None)

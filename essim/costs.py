@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +11,18 @@ from numpy.typing import NDArray
 from essim.errors import PricingError
 from essim.hardware import HardwareProfile
 from essim.spread import Spread
-from essim.tables import Lookup
 from essim.work import KINDS, Case, Point, Work
 
 Values = NDArray[np.float64]
 
 # From best to worst; what a number is called when it mixes several is the worst of them.
-SOURCES = ("measured", "interpolated", "published", "extrapolated", "roofline", "assumed")
+SOURCES = (
+    *("measured", "interpolated", "published"),
+    *("extrapolated", "scaled", "roofline", "assumed"),
+)
 STRICT_SOURCES = ("measured", "interpolated")
+# Rank of the last source that a table itself covers.
+_INSIDE = SOURCES.index("published")
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,9 @@ class Price:
     rank
         Position in `SOURCES` of each lane's source: ``measured`` (on a table's grid),
         ``interpolated`` (between its points), ``published``, ``extrapolated`` (past the edge of a
-        table, never below the roofline), ``roofline`` (no table: bytes, FLOPs and launches over
-        the device's peaks), ``assumed``.
+        table, never below the roofline), ``scaled`` (a table of other settings times the ratio of
+        the rooflines), ``roofline`` (no table: bytes, FLOPs and launches over the device's peaks),
+        ``assumed``.
     spread
         The time as a distribution, where the table carries one.
     """
@@ -66,45 +72,87 @@ class CostModel:
             Under `strict`, if any lane is neither measured nor interpolated.
         """
         work = KINDS[kind](self.case, point)
-        mean_s, rank, spread = self._priced(work)
-        if self.strict and np.max(rank) >= len(STRICT_SOURCES):
+        price = self._priced(kind, work, point)
+        if self.strict and np.max(price.rank) >= len(STRICT_SOURCES):
             raise PricingError(
-                f"{kind} on {self.profile.spec.name} is {SOURCES[np.max(rank)]}, not measured: "
-                f"{self._why(work)}",
+                f"{kind} on {self.profile.spec.name} is {SOURCES[np.max(price.rank)]}, "
+                f"not measured: {self._why(work)}",
                 "Measure this machine, or leave --strict away",
             )
         shape = point.context_tokens.shape
-        return Price(np.broadcast_to(mean_s, shape), np.broadcast_to(rank, shape), spread)
+        mean_s = np.broadcast_to(price.mean_s, shape)
+        return Price(mean_s, np.broadcast_to(price.rank, shape), price.spread)
 
-    def _priced(self, work: Work) -> tuple[Values, NDArray[np.int8], Spread | None]:
+    def _priced(self, kind: str, work: Work, point: Point) -> Price:
         spec = self.profile.spec
         if work.device == "constant" and work.table in spec.constants:
             constant = spec.constants[work.table]
-            return np.asarray(constant.value), _rank(constant.source), None
-        floor = self.floor_s(work)
-        if work.device == "d2h" or work.device == "h2d":
-            link = spec.d2h if work.device == "d2h" else spec.h2d
-            return floor, _rank(link.bandwidth_bytes_per_s.source), None
-        lookup = self._lookup(work)
-        if lookup is None:
-            return floor, _rank("roofline"), None
-        source = spec.tables[work.table].source
-        inside = np.where(lookup.on_grid, _rank("measured"), _rank("interpolated"))
-        if source != "measured":
-            inside = np.broadcast_to(_rank(source), inside.shape)
-        rank = np.where(lookup.inside, inside, _rank("extrapolated")).astype(np.int8)
-        mean = np.where(lookup.inside, lookup.mean_s, np.maximum(lookup.mean_s, floor))
-        spread = None if lookup.spread is None else lookup.spread.scaled_to(mean)
-        return mean, rank, spread
+            return Price(np.asarray(constant.value), _rank(constant.source))
+        known = work.table in spec.tables
+        price = self._looked_up(work) if known and not self._mismatch(work) else None
+        if work.stand_in_tokens is not None and (price is None or np.max(price.rank) > _INSIDE):
+            return self._stand_in(work, work.stand_in_tokens, point)
+        if price is not None:
+            return price
+        return self._scaled(kind, work, point) if known else self._floor(work)
 
-    def _lookup(self, work: Work) -> Lookup | None:
-        table = self.profile.tables.get(work.table)
-        if table is None or self._mismatch(work):
-            return None
+    def _floor(self, work: Work) -> Price:
+        return Price(self.floor_s(work), _rank("roofline"))
+
+    def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point) -> Price:
+        """Price sparse attention that was not measured as dense attention over what it reads."""
+        at = replace(point, context_tokens=tokens.astype(np.int64))
+        dense = self._priced("attn_dense", KINDS["attn_dense"](self.case, at), at)
+        mean = np.maximum(dense.mean_s, self.floor_s(work))
+        return Price(mean, np.maximum(dense.rank, _rank("scaled")))
+
+    def _looked_up(self, work: Work) -> Price | None:
+        """Return the table's price, None if it has no such keys or axes.
+
+        Past the table's edge the last interval's slope goes on to twice the last tick; farther
+        out the price is the roofline, or the edge where that is more. It is never below the
+        roofline there.
+        """
+        table = self.profile.tables[work.table]
         grid = table.grid(work.keys)
         if grid is None or any(axis not in work.axes for axis in table.axes):
             return None
-        return grid.at([work.axes[axis] for axis in table.axes])
+        lookup = grid.at([work.axes[axis] for axis in table.axes])
+        floor = self.floor_s(work)
+        near = np.maximum(lookup.mean_s, floor)
+        outside = np.where(lookup.far, np.maximum(lookup.edge_s, floor), near)
+        mean = np.where(lookup.inside, lookup.mean_s, outside)
+        source = self.profile.spec.tables[work.table].source
+        inside = np.where(lookup.on_grid, _rank("measured"), _rank("interpolated"))
+        if source != "measured":
+            inside = np.broadcast_to(_rank(source), inside.shape)
+        beyond = np.where(lookup.far, _rank("roofline"), _rank("extrapolated"))
+        rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
+        return Price(mean, rank, None if lookup.spread is None else lookup.spread.scaled_to(mean))
+
+    def _scaled(self, kind: str, work: Work, point: Point) -> Price:
+        """Price other settings than a table's: its price there times the ratio of the floors.
+
+        The kernel is taken to be as far from its floor as the measured one, so that more work
+        never gets cheaper by leaving the table.
+        """
+        holds_for = self.profile.spec.tables[work.table].holds_for
+        if self._settings["selector"] not in holds_for.get(
+            "selector", [self._settings["selector"]]
+        ):
+            # Another selector's kernel is another algorithm: how far it is from its floor says
+            # nothing about this one.
+            return self._floor(work)
+        there = CostModel(self.profile, self.case.measured_with(holds_for))
+        reference = KINDS[kind](there.case, point)
+        price = there._looked_up(reference)
+        floor = self.floor_s(work)
+        if price is None:
+            return self._floor(work)
+        distance = np.maximum(price.mean_s / there.floor_s(reference), 1.0)
+        mean = floor * distance
+        rank = np.maximum(price.rank, _rank("scaled"))
+        return Price(mean, rank, None if price.spread is None else price.spread.scaled_to(mean))
 
     def _mismatch(self, work: Work) -> str:
         """Return the first setting the table does not hold for, or an empty string."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from essim.costs import SOURCES, STRICT_SOURCES, CostModel, Price
 from essim.engines import Finish
 from essim.engines.graph import Graph
+from essim.errors import InputError
 from essim.hardware import HardwareProfile
 from essim.jitter import normals
 from essim.scenario import Scenario
@@ -20,6 +21,12 @@ from essim.units import PS_PER_S
 from essim.work import ROUTE_KINDS, Case, Point
 
 Picoseconds = NDArray[np.int64]
+
+_GPU_ROUTERS = ("gpu_route_stepwise", "gpu_route_fused")
+# Kinds whose time goes to zero in the "routing costs nothing" comparison.
+_FREE_KINDS = {*ROUTE_KINDS, "summary_d2h"}
+# Sums over a run stay inside int64 below this.
+_MOST_PS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Sources:
     worst
         The worst source of every kind.
     measured_frac
-        Share of the ops' time whose price is measured or interpolated.
+        Share of the main stream's time whose price is measured or interpolated.
     """
 
     text: str
@@ -63,21 +70,25 @@ class Run:
     busy_ps: dict[str, Picoseconds]
 
     def sources(self, steps: int) -> Sources:
-        """Return where the prices of the first `steps` steps come from."""
-        kinds = Counter(op.kind for op in self.ops)
-        total_s = measured_s = 0.0
-        worst: dict[str, str] = {}
-        for kind, price in self.prices.items():
-            ranks, times_s = price.rank[:steps], price.mean_s[:steps]
-            worst[kind] = SOURCES[int(ranks.max())]
-            total_s += float(times_s.sum()) * kinds[kind]
-            measured_s += float(times_s[ranks < len(STRICT_SOURCES)].sum()) * kinds[kind]
-        parts = []
+        """Return where the prices of the first `steps` steps come from.
+
+        Time spent waiting counts as the router's, which is waited for; work that hides does not.
+        """
+        worst = {k: SOURCES[int(price.rank[:steps].max())] for k, price in self.prices.items()}
+        parts = self.parts_s(steps)
+        routers = [k for k in ("cpu_route", *_GPU_ROUTERS) if k in self.prices]
+        measured_s = 0.0
+        for part, seconds in parts.items():
+            kind = routers[0] if part == "waiting" and routers else part
+            if kind in self.prices:
+                known = self.prices[kind].rank[:steps] < len(STRICT_SOURCES)
+                measured_s += seconds * float(known.mean())
+        texts = []
         for source in SOURCES:
             named = sorted(kind for kind, found in worst.items() if found == source)
             if named:
-                parts.append(f"{source}: {' '.join(named)}")
-        return Sources("; ".join(parts), worst, measured_s / total_s)
+                texts.append(f"{source}: {' '.join(named)}")
+        return Sources("; ".join(texts), worst, measured_s / sum(parts.values()))
 
     def parts_s(self, steps: int) -> dict[str, float]:
         """Return where a mean step goes on the main stream: seconds by kind, and ``waiting``.
@@ -134,9 +145,10 @@ def _run(
     case = Case(point.model, point.resolved_selector(), point.routing)
     costs = CostModel(profile, case, strict=strict)
     prices = {kind: costs.price(kind, at) for kind in dict.fromkeys(op.kind for op in ops)}
+    _check_length(ops, prices, profile)
     durations = _durations_ps(ops, prices, len(at.context_tokens), seed)
     zero = np.zeros_like(at.context_tokens)
-    free = [zero if o.kind in ROUTE_KINDS else d for o, d in zip(ops, durations, strict=True)]
+    free = [zero if o.kind in _FREE_KINDS else d for o, d in zip(ops, durations, strict=True)]
     last = [Graph.of(ops).last_main]
     step_ps, unrouted_ps = (finish(ops, rows, last)[0] for rows in (durations, free))
     busy = {stream: zero.copy() for stream in (MAIN_STREAM, "cpu")}
@@ -144,6 +156,27 @@ def _run(
         if op.stream in busy:
             busy[op.stream] += row
     return Run(ops, prices, durations, step_ps, unrouted_ps, busy)
+
+
+def _check_length(ops: Sequence[Op], prices: dict[str, Price], profile: HardwareProfile) -> None:
+    """Refuse prices whose sum over the run does not fit into int64 picoseconds.
+
+    Raises
+    ------
+    InputError
+        Naming the longest op; a table in the wrong unit is the usual cause.
+    """
+    kinds = Counter(op.kind for op in ops)
+    sums_s = {kind: float(price.mean_s.sum()) * kinds[kind] for kind, price in prices.items()}
+    # A drawn call may take several times its mean.
+    if 16 * sum(sums_s.values()) * PS_PER_S > _MOST_PS:
+        worst = max(sums_s, key=lambda kind: sums_s[kind])
+        each_s = float(prices[worst].mean_s.max())
+        raise InputError(
+            f"{worst} takes {each_s:.3g} s on {profile.spec.name}, too long to simulate",
+            "Check the unit of its table or of the profile's peaks",
+            file=profile.file,
+        )
 
 
 def _durations_ps(

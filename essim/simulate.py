@@ -173,8 +173,11 @@ class Simulator:
             if isinstance(exposed_s, float) and isinstance(step_s, float):
                 steps = point.workload.output_tokens - 1
                 total_s = _seconds(base, "prefill_s") + _seconds(base, "decode_s")
+                prefill = self.prefill(baseline)
+                copies_ps = int((prefill.step_ps - prefill.unrouted_ps)[0])
+                share_s = steps * exposed_s + point.workload.batch * copies_ps / PS_PER_S
                 gains["gain_ceiling_frac"] = _ceiling(exposed_s, step_s)
-                gains["output_ceiling_frac"] = _ceiling(steps * exposed_s, total_s)
+                gains["output_ceiling_frac"] = _ceiling(share_s, total_s)
         if not _infeasible(dense, profile):
             full = self._times(dense)
             gains["gain_over_dense_frac"] = _gain(row, full, "decode_tokens_per_s")

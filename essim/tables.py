@@ -40,13 +40,16 @@ class Lookup:
     """What a table says about points: the time, and whether they are on, between or off its grid.
 
     Off the grid the time continues the last interval's line; it may be nonsense, even negative,
-    and whoever uses it must bound it and say so.
+    and whoever uses it must bound it and say so. `far` is more than twice the last tick of an
+    axis, `edge_s` the time at the nearest point of the grid.
     """
 
     mean_s: Values
     spread: Spread | None
     on_grid: NDArray[np.bool_]
     inside: NDArray[np.bool_]
+    far: NDArray[np.bool_]
+    edge_s: Values
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ class Grid:
                 # Off the grid the median's line says how much more the whole distribution takes.
                 mean = inside_mean * found["p50_s"] / np.exp(spread.log_s[spread.z.index(0.0)])
         assert mean is not None
-        return Lookup(mean, spread, on_grid, inside)
+        far = np.any([p > 2 * axis[-1] for p, _, axis in pairs], axis=0)
+        edge = mean if inside.all() else self.at(clamped).mean_s
+        return Lookup(mean, spread, on_grid, inside, far, edge)
 
     def _spread(self, clamped: Sequence[Values]) -> Spread | None:
         """Return the distribution at points of the grid, None where the table has none."""

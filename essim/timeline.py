@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from essim.costs import SOURCES
 from essim.decode import Run
 from essim.engines import finish_maxplus
 from essim.engines.graph import Graph
@@ -58,7 +59,7 @@ class Timeline:
         until the main stream has nothing left to do before it needs the answer.
         """
         graph, rows = Graph.of(self.run.ops), []
-        sources = self.run.sources(self.step + 1).worst
+        sources = {k: SOURCES[int(p.rank[self.step])] for k, p in self.run.prices.items()}
         for i, op in enumerate(self.run.ops):
             before = graph.before[i]
             idle = self.start_ps[i] - (self.end_ps[before] if before is not None else 0)

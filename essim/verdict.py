@@ -93,9 +93,9 @@ def _group_verdict(
         if not point.routing.early or routing == "none":
             continue
         ends = [table.get((routing, batches[0], tokens)) for tokens in (outputs[0], outputs[-1])]
-        if all(ends):
+        if all(ends) and ends[0] and ends[0][1]["decode_gain_frac"] is not None:
             yield _gain_sentence(routing, baseline, [end[1] for end in ends if end])
-        for reference in [] if brief else references:
+        for reference in [] if brief else [r for r in references if r != routing]:
             at = {
                 batch: table[routing, batch, outputs[-1]][0]
                 for batch in batches
@@ -140,39 +140,36 @@ def _break_even_sentence(
         return None if value is None else float(value)
 
     batches = sorted(at)
-    tokens = at[batches[0]].workload.output_tokens
-    tail = f"at {tokens} output tokens"
-    if len(batches) == 1:
-        only = _percent(gain(batches[0]))
-        return f"Against {reference}, {routing} gains {only} at batch {batches[0]} {tail}."
-    low = 0
-    for batch in batches:
-        value = gain(batch)
+    gains = {batch: gain(batch) for batch in batches}
+    known = {batch: value for batch, value in gains.items() if value is not None}
+    against = f"Against {reference}, {routing}"
+    tail = f"at {at[batches[0]].workload.output_tokens} output tokens"
+    if not known:
+        return f"{against}: nothing to compare {tail}, since {reference} does not run."
+    first, last = min(known), max(known)
+    ends = f"{_percent(known[first])} at batch {first}"
+    if first == last:
+        return f"{against} gains {ends} {tail}."
+    ends += f", {_percent(known[last])} at batch {last}"
+    exposed = _exposed(simulate(at[last]))
+    wins = [batch for batch, value in known.items() if value > 0]
+    if not wins:
+        return f"{against} does not pay {tail}: {ends} ({exposed} of the step exposed)."
+    if wins == list(known):
+        return f"{against} pays at every swept batch {tail}: {ends}."
+    if wins != list(known)[: len(wins)]:
+        named = ", ".join(map(str, wins))
+        return f"{against} pays at batch {named} only, {tail}: {ends}."
+    low, high = wins[-1], list(known)[len(wins)]
+    while high - low > 1:
+        middle = (low + high) // 2
+        value = gain(middle)
         if value is None:
-            continue
-        if value > 0:
-            low = batch
-            continue
-        high = batch
-        while low and high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if (gain(middle) or 0.0) > 0 else (low, middle)
-        last = batches[-1]
-        exposed = _exposed(simulate(at[last]))
-        if not low:
-            return (
-                f"Against {reference}, {routing} does not pay {tail}: {_percent(value)} at batch "
-                f"{batch}, {_percent(gain(last))} at batch {last} ({exposed} of the step exposed)."
-            )
-        return (
-            f"Against {reference}, {routing} stops paying at batch {high} {tail}: "
-            f"{_percent(gain(batches[0]))} at batch {batches[0]}, {_percent(gain(last))} at batch "
-            f"{last}, where {exposed} of the step is exposed routing."
-        )
-    value = gain(batches[-1])
+            break
+        low, high = (middle, high) if value > 0 else (low, middle)
     return (
-        f"Against {reference}, {routing} pays at every swept batch {tail}: "
-        f"{_percent(value)} at batch {batches[-1]}."
+        f"{against} stops paying at batch {high} {tail}: {ends}, where {exposed} of the step is "
+        "exposed routing."
     )
 
 

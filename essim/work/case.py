@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from essim.model import ModelShape
 from essim.routing import Routing
 from essim.selectors import Selector
+from essim.yamlfile import Strict
 
 Values = NDArray[np.number[Any]]
 
@@ -70,9 +71,28 @@ class Case:
             "selector": self.selector.kind,
             "channels": self.channels,
             "kernel": self.routing.kernel,
+            "anchor": self.routing.anchor,
             "projection_rank": rank if self.projects else 0,
             "down_projection": down if self.projects else "none",
         }
+
+    def measured_with(self, holds_for: Mapping[str, Sequence[object]]) -> Case:
+        """Return this case with every setting that a table names at what it was measured with."""
+        own = self.settings()
+        fixed = {
+            key: own[key] if own.get(key) in values else values[-1]
+            for key, values in holds_for.items()
+        }
+        model = self.model.model_copy(update=_named(fixed, ModelShape))
+        selector = self.selector.model_copy(update=_named(fixed, type(self.selector)))
+        routing = self.routing.model_copy(update=_named(fixed, Routing))
+        return Case(model, selector, routing)
+
+
+def _named(values: Mapping[str, object], kind: type[Strict]) -> dict[str, object]:
+    """Return the entries that are fields of `kind`, with what settings call full or none left."""
+    words = ("full", "none", 0)
+    return {k: v for k, v in values.items() if k in kind.model_fields and v not in words}
 
 
 @dataclass(frozen=True)
@@ -105,6 +125,8 @@ class Work:
     """One op's table, its point there, and its floor.
 
     `flops` and `byte_count` may be one number or one per lane. `dtype` is what the FLOPs run in.
+    `stand_in_tokens`: where this op's own table does not reach, it is priced as dense attention
+    over so many tokens.
     """
 
     table: str
@@ -115,6 +137,7 @@ class Work:
     launches: int = 1
     device: Device = "gpu"
     dtype: str = "bf16"
+    stand_in_tokens: Values | None = None
 
 
 Pricer = Callable[[Case, Point], Work]

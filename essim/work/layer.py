@@ -85,13 +85,15 @@ def _attn_window(case: Case, point: Point) -> Work:
 
 def _attn_sparse(case: Case, point: Point) -> Work:
     model, selector, context = case.model, case.selector, point.context_tokens
-    read = case.read_tokens(context) * point.batch
+    read_one = case.read_tokens(context)
+    read = read_one * point.batch
     attended = selector.attended_tokens(context) * float(point.batch)
     return Work(
         "attn_sparse",
         axes={"batch": point.batch, "selected_tokens": selector.selected_tokens(context)},
         byte_count=read * model.kv_bytes_per_token_layer(),
         flops=4.0 * attended * model.q_width,
+        stand_in_tokens=np.rint(read_one),
     )
 
 
