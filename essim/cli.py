@@ -53,6 +53,7 @@ def run(
 ) -> None:
     """Simulate one point: a table, where the time goes, one sentence of verdict."""
     from essim import pages, show
+    from essim.files import write_files
     from essim.verdict import run_verdict
 
     file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
@@ -60,13 +61,14 @@ def run(
     verdict = run_verdict(base, row)
     parts = simulator.breakdown(base) if row["step_s"] is not None else []
     about = _manifest(file, set_, simulator, [base])
-    if trace is not None or html is not None:
-        pages.write_step(trace, html, step, base, simulator, parts, verdict, about)
+    files = pages.step_files(trace, html, step, base, simulator, parts, verdict, about)
+    write_files(files)
     if as_json:
         print_json({"row": row, "step": parts, "verdict": verdict, "manifest": about})
-        return
-    show.run(row, parts, simulator.profile(base.hardware).spec.provisional)
-    print(verdict)
+    else:
+        show.run(row, parts, simulator.profile(base.hardware).spec.provisional)
+        print(verdict)
+    say_written(*files)
 
 
 @app.command()
@@ -87,7 +89,8 @@ def sweep(
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
     from essim import pages, show
     from essim.breakeven import break_even, map_axes
-    from essim.results import add_swept, check_ending, write_results
+    from essim.files import write_files
+    from essim.results import add_swept, check_ending, result_files
     from essim.verdict import sweep_verdict
 
     if out is not None:
@@ -100,10 +103,10 @@ def sweep(
     cells = break_even(points, rows, *axes) if axes else []
     verdict = sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])
     about = _manifest(file, set_, simulator, points)
-    if out is not None:
-        write_results(rows, out, about)
+    files = {} if out is None else result_files(rows, out, about)
     if html is not None:
-        pages.write_sweep(html, base, rows, verdict, about, cells, axes)
+        files[html] = pages.sweep(base, rows, verdict, about, cells, axes)
+    write_files(files)
     if as_json:
         print_json({"rows": rows, "map": cells, "verdict": verdict, "manifest": about})
     else:
@@ -131,16 +134,17 @@ def figure2(
     from essim import pages, show
     from essim.figure2 import COLUMNS
     from essim.figure2 import figure2 as shares
-    from essim.results import check_ending, versions, write_results
+    from essim.files import write_files
+    from essim.results import check_ending, result_files, versions
 
     if out is not None:
         check_ending(out)
     rows = shares(loki, hsa_scan)
     about = versions() | {"loki": loki, "hsa_scan": hsa_scan}
-    if out is not None:
-        write_results(rows, out, about, COLUMNS)
+    files = {} if out is None else result_files(rows, out, about, COLUMNS)
     if html is not None:
-        pages.write_figure2(html, rows, about)
+        files[html] = pages.figure2(rows, about)
+    write_files(files)
     if as_json:
         print_json({"rows": rows, "manifest": about})
     else:
@@ -247,12 +251,14 @@ def _load(
 def _manifest(
     file: Path, overrides: list[str], simulator: Simulator, points: list[Scenario]
 ) -> dict[str, Any]:
+    from essim.engines import pick_engine
     from essim.results import manifest
 
     profiles = [simulator.profile(n) for n in dict.fromkeys(point.hardware for point in points)]
     _warn_of_old_kernels(profiles)
     about = manifest(file, overrides, profiles)
-    return about | {"engine": simulator.engine, "seed": simulator.seed, "strict": simulator.strict}
+    engine = pick_engine(simulator.engine)[0]
+    return about | {"engine": engine, "seed": simulator.seed, "strict": simulator.strict}
 
 
 def _warn_of_old_kernels(profiles: list[HardwareProfile]) -> None:

@@ -138,8 +138,9 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
         )
     need, gpu_bytes = memory(point, profile), int(profile.spec.gpu.memory_bytes.value)
     held = need.gpu_bytes - max(need.kv_bytes, need.kv_peak_bytes) - need.summary_gpu_bytes
+    on_gpu = summary and point.routing.where != "cpu"
     texts.append(
-        f"A KV {'+ summary ' if summary else ''}pool of all that is left on the GPU holds "
+        f"A KV {'+ summary ' if on_gpu else ''}pool of all that is left on the GPU holds "
         f"{pool_tokens(point, gpu_bytes - held):,} tokens."
     )
     if pool is not None:
@@ -174,17 +175,22 @@ def pool_bytes(point: Scenario, tokens: int) -> tuple[int, int]:
 
 
 def pool_tokens(point: Scenario, budget_bytes: int) -> int:
-    """Return the largest pool, in tokens, whose KV and summary fit in `budget_bytes`.
+    """Return the largest pool, in tokens, that fits in `budget_bytes` of the GPU.
 
-    The inverse of `pool_bytes`: it fits, and one token more does not.
+    Its KV, and its summaries unless routing reads them on the CPU. The inverse of the bytes: it
+    fits, and one token more does not.
     """
+
+    def on_gpu(tokens: int) -> int:
+        kv, summary = pool_bytes(point, tokens)
+        return kv if point.routing.where == "cpu" else kv + summary
+
     low, high = 0, 1
-    while sum(pool_bytes(point, high)) <= budget_bytes:
+    while on_gpu(high) <= budget_bytes:
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        fits = sum(pool_bytes(point, middle)) <= budget_bytes
-        low, high = (middle, high) if fits else (low, middle)
+        low, high = (middle, high) if on_gpu(middle) <= budget_bytes else (low, middle)
     return low
 
 

@@ -24,10 +24,6 @@ class EssimError(Exception):
         super().__init__(message + (f". {hint}" if hint else ""))
 
 
-class CheckFailed(EssimError):
-    """A comparison ran and its result is outside the tolerance (exit 1)."""
-
-
 class InputError(EssimError):
     """Bad usage or input (exit 2): says where, which key, what is wrong and what to do."""
 

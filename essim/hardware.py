@@ -16,6 +16,9 @@ from essim.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from essim.yamlfile import Strict, nearest_hint, read_yaml, validate
 
 T = TypeVar("T")
+
+# Ops whose time is one number of the profile.
+CONSTANTS = ("publish", "await", "host")
 DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
 
 
@@ -141,6 +144,9 @@ class HardwareProfile:
             moved = {field: _end(field, getattr(part, field), end) for field in _ranged(part)}
             if moved:
                 parts[name] = part.model_copy(update=moved)
+        constants = self.spec.constants
+        if any(number.low is not None for number in constants.values()):
+            parts["constants"] = {k: _end("constant_s", v, end) for k, v in constants.items()}
         if not parts:
             return None
         return HardwareProfile(self.file, self.spec.model_copy(update=parts), self.tables)
@@ -166,6 +172,8 @@ def _ranged(part: Strict) -> list[str]:
 
 def _end(field: str, number: Sourced[Any], end: Literal["slow", "fast"]) -> Sourced[Any]:
     """Return a number at its slow or fast end: a time is slow when long, a rate when low."""
+    if number.low is None:
+        return number
     is_time = field.endswith("_s") and not field.endswith("_per_s")
     slow, fast = (number.high, number.low) if is_time else (number.low, number.high)
     return number.model_copy(update={"value": slow if end == "slow" else fast})
@@ -198,12 +206,22 @@ def find_profile(name: str, folder: Path) -> Path:
         If it is nowhere.
     """
     if name.endswith((".yaml", ".yml")):
+        if not _is_file(folder / name):
+            raise ValueError(f"no file {folder / name}; Check the path")
         return folder / name
     for place in profile_folders():
-        if (place / f"{name}.yaml").exists():
+        if _is_file(place / f"{name}.yaml"):
             return place / f"{name}.yaml"
     known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
     raise ValueError(f"no hardware profile {name!r}; {nearest_hint(name, known)}")
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a file is there; a name that no file can have is not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def load_profile(file: Path) -> HardwareProfile:
@@ -216,6 +234,10 @@ def load_profile(file: Path) -> HardwareProfile:
     """
     document = read_yaml(file)
     spec = validate(ProfileSpec, document.data, document)
+    for name in spec.constants:
+        if name not in CONSTANTS:
+            hint = nearest_hint(name, CONSTANTS)
+            raise document.error("no op is priced by this", hint, at=("constants", name))
     tables = {}
     for name, table in spec.tables.items():
         path = table_file(file, name)

@@ -61,6 +61,9 @@ def shows_errors(command: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:
             sys.stderr.close()
             raise typer.Exit(0) from None
+        except OSError as error:
+            print(f"cannot write ({error.strerror})", file=sys.stderr)
+            raise typer.Exit(2) from None
 
     return wrapped
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from essim.errors import InputError
-from essim.results import Row, differing, write_bytes
+from essim.results import Row, differing
 from essim.scenario import Scenario
 from essim.simulate import Simulator
 from essim.timeline import Timeline
@@ -18,16 +17,15 @@ if TYPE_CHECKING:
     from reports.page import Block
 
 
-def write_sweep(
-    html: Path,
+def sweep(
     base: Scenario,
     rows: list[Row],
     verdict: list[str],
     about: dict[str, Any],
     cells: list[Row],
     axes: tuple[str, str] | None,
-) -> None:
-    """Write the page of a sweep: verdict, curves, break-even maps, table, sources."""
+) -> bytes:
+    """Return the page of a sweep: verdict, curves, break-even maps, table, sources."""
     from reports.maps import break_even_maps
     from reports.page import Chart, Heading
     from reports.sweep_page import sweep_blocks
@@ -39,17 +37,17 @@ def write_sweep(
         maps = [Chart(figure) for figure in break_even_maps(cells, *axes)]
         at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
         blocks[at:at] = [Heading("Break-even"), *maps]
-    _write_html(html, base.name, blocks)
+    return _page(base.name, blocks)
 
 
-def write_figure2(html: Path, rows: list[Row], about: dict[str, Any]) -> None:
-    """Write the page of Figure 2."""
+def figure2(rows: list[Row], about: dict[str, Any]) -> bytes:
+    """Return the page of Figure 2."""
     from reports.figure2 import figure2_blocks
 
-    _write_html(html, "Routing's share of attention-side compute", figure2_blocks(rows, about))
+    return _page("Routing's share of attention-side compute", figure2_blocks(rows, about))
 
 
-def write_step(
+def step_files(
     trace: Path | None,
     html: Path | None,
     step: int | None,
@@ -58,8 +56,10 @@ def write_step(
     parts: list[Row],
     verdict: str,
     about: dict[str, Any],
-) -> None:
-    """Write one decode step as a trace, as a page, or both."""
+) -> dict[Path, bytes]:
+    """Return one decode step as a trace, as a page, or both."""
+    if trace is None and html is None:
+        return {}
     steps = base.workload.output_tokens - 1
     if not parts:
         raise InputError("there is no decode step to show", verdict, key="--trace, --html")
@@ -67,21 +67,19 @@ def write_step(
         raise InputError(f"{step} is past the last decode step", f"1 to {steps}", key="--step")
     chosen = step or (steps + 1) // 2
     timeline = Timeline.of(simulator.decode(base), chosen - 1)
+    files = {}
     if trace is not None:
-        write_bytes(trace, (json.dumps(timeline.trace(), indent=0) + "\n").encode())
+        files[trace] = (json.dumps(timeline.trace(), indent=0) + "\n").encode()
     if html is not None:
         from reports.step_page import step_blocks
 
         title = f"{base.name}, {base.routing.name}, step {chosen} of {steps}"
-        _write_html(html, base.name, step_blocks(timeline.rows(), parts, verdict, title, about))
-    for written in filter(None, (trace, html)):
-        print(f"wrote {written}", file=sys.stderr)
+        blocks = step_blocks(timeline.rows(), parts, verdict, title, about)
+        files[html] = _page(base.name, blocks)
+    return files
 
 
-def _write_html(html: Path, title: str, blocks: Sequence[Block]) -> None:
-    from reports.page import write_page
+def _page(title: str, blocks: Sequence[Block]) -> bytes:
+    from reports.page import render
 
-    try:
-        write_page(html, title, blocks)
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", file=html) from None
+    return render(title, blocks).encode()

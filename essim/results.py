@@ -7,10 +7,8 @@ import hashlib
 import io
 import json
 import math
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -167,13 +165,13 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return [*(key for key in (rows[0] if rows else {}) if key not in COLUMNS), *COLUMNS]
 
 
-def write_results(
+def result_files(
     rows: Sequence[Row],
     file: Path,
     manifest: Mapping[str, Any],
     columns: Mapping[str, str] | None = None,
-) -> None:
-    """Write rows as CSV or Parquet, by the file's ending, and ``FILE.manifest.json``.
+) -> dict[Path, bytes]:
+    """Return rows as CSV or Parquet, by the file's ending, and ``FILE.manifest.json``.
 
     `columns` maps each column to its unit, in order; by default they are those of a result.
     Neither file holds a time stamp: the same input gives the same bytes.
@@ -181,33 +179,19 @@ def write_results(
     Raises
     ------
     InputError
-        If the ending is neither ``.csv`` nor ``.parquet``, or the place cannot be written.
+        If the ending is neither ``.csv`` nor ``.parquet``.
     """
     check_ending(file)
     as_bytes = _csv_bytes if file.suffix == ".csv" else _parquet_bytes
     columns = columns or {key: COLUMNS.get(key, "") for key in columns_of(rows)}
-    write_bytes(file, as_bytes(rows, columns))
     text = json.dumps({"rows": len(rows), "columns": dict(columns), **manifest}, indent=2) + "\n"
-    write_bytes(Path(f"{file}.manifest.json"), text.encode())
+    return {file: as_bytes(rows, columns), Path(f"{file}.manifest.json"): text.encode()}
 
 
 def check_ending(file: Path) -> None:
     """Raise `InputError` unless `file` ends in ``.csv`` or ``.parquet``."""
     if file.suffix not in (".csv", ".parquet"):
         raise InputError(f"{file} ends in neither .csv nor .parquet", key="--out")
-
-
-def write_bytes(file: Path, content: bytes) -> None:
-    """Write a file whole or not at all, making its folder."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(file)
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", file=file) from None
 
 
 def finite(value: object) -> object:

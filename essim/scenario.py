@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 
 from essim.configs import expand_model
 from essim.errors import InputError
+from essim.hardware import find_profile
 from essim.model import ATTENDS, Count, ModelShape
 from essim.routing import PRESETS, Routing, expand_preset
 from essim.selectors import AnySelector, Selector
@@ -27,6 +29,9 @@ from essim.yamlfile import (
     read_yaml,
     validate,
 )
+
+# A larger grid is a mistake: it would run for hours.
+_MOST_POINTS = 100_000
 
 
 class Workload(Strict):
@@ -67,18 +72,19 @@ class Scenario(Strict):
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     compare: Compare = Compare()
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Scenario:
+    def check_selector(self) -> None:
+        """Refuse to select what cannot be selected from, and settings that do not work out.
+
+        Raises
+        ------
+        ValueError
+            Saying why: MLA, a layer without attention, more dense layers than there are, a
+            policy that leaves no prompt.
+        """
         self.resolved_selector()
         dense = self.selector.dense_layers()
         if dense > self.model.layers:
             raise ValueError(f"{dense} dense layers, but {self.model.name} has {self.model.layers}")
-        self._can_select()
-        self.routing.anchors(self.model.layers)
-        return self
-
-    def _can_select(self) -> None:
-        """Refuse to select from what is not K and V of a whole context."""
         if not self.selector.query_conditioned:
             return
         obstacle = "multi-head latent attention" if self.model.mla else ""
@@ -125,13 +131,28 @@ def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, 
     folder = file.parent
     _expand(data, document, folder)
     set_paths = [_apply_override(text, data, folder) for text in overrides]
-    document = replace(document, overrides=frozenset(set_paths))
+    document = replace(document, overrides=dict.fromkeys(set_paths))
     sweep = data.get("sweep")
     if isinstance(sweep, dict):
         for path in set_paths:
             sweep.pop(".".join(map(str, path)), None)
-    base = validate(Scenario, data, document)
+    base = _checked(data, document, folder)
     return base, _grid(base, data, document, folder)
+
+
+def _checked(data: dict[str, Any], document: Document, folder: Path) -> Scenario:
+    """Return the scenario, its parts checked against each other."""
+    point = validate(Scenario, data, document)
+    for key, check in (
+        ("hardware", lambda: find_profile(point.hardware, folder)),
+        ("selector", point.check_selector),
+        ("routing", lambda: point.routing.anchors(point.model.layers)),
+    ):
+        try:
+            check()
+        except ValueError as error:
+            raise document.value_error(error, at=(key,)) from None
+    return point
 
 
 def schema() -> dict[str, Any]:
@@ -167,7 +188,7 @@ def _apply_override(text: str, data: dict[str, Any], folder: Path) -> Path_:
     path: Path_ = tuple(key.split("."))
     if path[0] == "sweep" and len(path) > 1:
         path = ("sweep", ".".join(map(str, path[1:])))
-    place = Document(Path("--set"), data, {}, frozenset([path]))
+    place = Document(Path("--set"), data, {}, {path: None})
     try:
         _put(data, path, value, folder)
     except ValueError as error:
@@ -202,17 +223,24 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path
             raise document.error(
                 "unknown key", nearest_key_hint(key.split(".")[-1], known), at=("sweep", key)
             )
+    for key, values in base.sweep.items():
+        doubled = [value for i, value in enumerate(values) if value in values[:i]]
+        if doubled:
+            raise document.error(f"{doubled[0]!r} is there twice", "Delete one", at=("sweep", key))
+    if math.prod(map(len, base.sweep.values())) > _MOST_POINTS:
+        raise document.error(f"more than {_MOST_POINTS} points", "Sweep less", at=("sweep",))
     points = []
     for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):
         point = copy.deepcopy(data) | {"sweep": {}}
-        lines = dict(document.lines)
+        swept: dict[Path_, int | None] = {}
         for (key, values), index in zip(base.sweep.items(), indices, strict=True):
             path: Path_ = tuple(key.split("."))
             at = ("sweep", key, index)
-            lines[path] = document.place(at)[1] or 0
+            swept[path] = document.place(at)[1]
             try:
                 _put(point, path, copy.deepcopy(values[index]), folder)
             except ValueError as error:
                 raise document.value_error(error, at=at) from None
-        points.append(validate(Scenario, point, replace(document, lines=lines)))
+        places = replace(document, overrides=swept | dict(document.overrides))
+        points.append(_checked(point, places, folder))
     return points

@@ -176,7 +176,7 @@ def _route_own(build: _Builder, layer: int, routing: Routing) -> None:
     if routing.where == "gpu":
         build.add(f"route.{layer}", f"gpu_route_{routing.kernel}")
         return
-    build.add(f"publish.{layer}", "publish", waits=[])
+    build.add(f"publish.{layer}", "publish")
     _cpu_route(build, layer)
     _update(build, layer)
 

@@ -161,8 +161,10 @@ def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) 
         With file and line: columns that are not those of the profile, cells that are missing, not
         numbers, not finite or not positive, and grids with holes.
     """
-    reader = csv.reader(io.StringIO(read_text(file), newline=""))
-    header = next(reader, [])
+    text = read_text(file)
+    csv.field_size_limit(max(len(text), 1))
+    reader = csv.reader(io.StringIO(text, newline=""))
+    header = [cell.strip() for cell in next(reader, [])]
     columns = _check_header(file, header, [*keys, *axes])
     lines: list[tuple[int, dict[str, str]]] = []
     for cells in reader:
@@ -180,6 +182,9 @@ def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) 
     )
     for line, row in lines:
         number = {c: _positive(row[c], c, file, line) for c in [*axes, *columns]}
+        percentiles = [number[c] for c in columns if c != "mean_s"]
+        if percentiles != sorted(percentiles):
+            raise InputError("percentiles must not fall", file=file, line=line)
         point = tuple(number[axis] for axis in axes)
         rows[tuple(row[k].strip() for k in keys)][point].append({c: number[c] for c in columns})
     grids = {key: _grid(file, name, key, axes, points, columns) for key, points in rows.items()}
@@ -204,6 +209,8 @@ def _check_header(file: Path, header: Sequence[str], required: Sequence[str]) ->
                 line=1,
             )
     known = [*required, *STATISTICS, *DESCRIPTIONS]
+    if len(set(header)) < len(header):
+        raise InputError("a column is there twice", "Delete one", file=file, line=1)
     for column in header:
         if column not in known:
             raise InputError(

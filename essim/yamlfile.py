@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from essim.errors import InputError
 
 Path_ = tuple[str | int, ...]
+
+# More than any scenario or profile has; aliases of aliases reach it at once.
+_MOST_ENTRIES = 100_000
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -29,19 +32,22 @@ class Document:
     Attributes
     ----------
     overrides
-        Paths whose values came from the command line instead of the file.
+        Paths whose values came from elsewhere: from the command line (line None), or from the
+        line of a sweep. What goes wrong at, above or below them is blamed on them.
     """
 
     file: Path
     data: dict[str, Any]
     lines: Mapping[Path_, int]
-    overrides: frozenset[Path_] = frozenset()
+    overrides: Mapping[Path_, int | None] = field(default_factory=dict)
 
     def place(self, path: Path_) -> tuple[Path | str, int | None]:
         """Return the (file, line) of `path`, or of its nearest parent that has one."""
+        for changed, line in self.overrides.items():
+            shared = min(len(path), len(changed))
+            if shared and path[:shared] == changed[:shared]:
+                return ("--set", None) if line is None else (self.file, line)
         for length in range(len(path), 0, -1):
-            if path[:length] in self.overrides:
-                return "--set", None
             if path[:length] in self.lines:
                 return self.file, self.lines[path[:length]]
         return self.file, None
@@ -80,7 +86,7 @@ def read_yaml(file: Path) -> Document:
 def read_text(file: Path) -> str:
     """Return the text of `file`, or raise `InputError` saying why it cannot be read."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InputError("not a UTF-8 text file", file=file) from None
     except OSError as error:
@@ -106,6 +112,8 @@ def parse_yaml(text: str, file: Path | str) -> Any:
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark and file != "--set" else None
         raise InputError(f"not valid YAML: {error.problem}", file=file, line=line) from None
+    except RecursionError:
+        raise InputError("not valid YAML: nested too deeply", file=file) from None
     except (YAMLError, ValueError) as error:
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}", file=file) from None
 
@@ -113,11 +121,13 @@ def parse_yaml(text: str, file: Path | str) -> Any:
 def _plain(node: Any, path: Path_, lines: dict[Path_, int]) -> Any:
     """Turn ruamel's round-trip types into plain ones and note each key's line."""
     marks = getattr(getattr(node, "lc", None), "data", None) or {}
+    if len(lines) > _MOST_ENTRIES:
+        raise InputError(f"more than {_MOST_ENTRIES} entries", "Aliases count each time")
     if isinstance(node, Mapping):
         for key in node:
             if key in marks:
-                lines[(*path, key)] = marks[key][0] + 1
-        return {str(key): _plain(value, (*path, key), lines) for key, value in node.items()}
+                lines[(*path, str(key))] = marks[key][0] + 1
+        return {str(key): _plain(value, (*path, str(key)), lines) for key, value in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str):
         for index in range(len(node)):
             if index in marks:

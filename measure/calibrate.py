@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from essim.results import write_bytes
+from essim.files import write_files
 from essim.tables import read_table
 from measure.campaign import Bench, result_files
 
@@ -73,4 +73,4 @@ def write_profile(file: Path, spec: Mapping[str, Any]) -> None:
     yaml.width = 100
     text = io.StringIO()
     yaml.dump(dict(spec), text)
-    write_bytes(file, text.getvalue().encode())
+    write_files({file: text.getvalue().encode()})

@@ -32,7 +32,7 @@ def figure2_blocks(rows: Rows, manifest: Mapping[str, object]) -> list[Block]:
     Returns
     -------
     list of Block
-        For `reports.page.write_page`.
+        For `reports.page.render`.
     """
     return [
         Paragraph(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -123,13 +121,11 @@ class Details:
         return f"<details><summary>{escape(self.summary)}</summary>\n{inner}\n</details>"
 
 
-def write_page(path: str | os.PathLike[str], title: str, blocks: Sequence[Block]) -> None:
-    """Write a page that needs no network; the same input gives the same bytes.
+def render(title: str, blocks: Sequence[Block]) -> str:
+    """Return a page that needs no network; the same input gives the same text.
 
     Parameters
     ----------
-    path : path
-        File to write; it is replaced as a whole or not at all.
     title : str
         Title and first heading.
     blocks : sequence of Block
@@ -137,26 +133,15 @@ def write_page(path: str | os.PathLike[str], title: str, blocks: Sequence[Block]
     """
     body = "\n".join(block.html() for block in blocks)
     template = resources.files("reports").joinpath("page.html").read_text(encoding="utf-8")
-    page = Template(template).substitute(
+    return Template(template).substitute(
         title=escape(title), body=body, plotly=_plotly() if '<div class="plot"' in body else ""
     )
-    _replace(Path(path), page.encode())
 
 
 def _plotly() -> str:
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file beside `path`, then rename it over `path`."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _cell(tag: str, text: str, right: bool) -> str:

@@ -52,7 +52,7 @@ def sweep_blocks(
     Returns
     -------
     list of Block
-        For `reports.page.write_page`.
+        For `reports.page.render`.
     """
     blocks: list[Block] = [Paragraph(text, "lead") for text in _summary(rows, by)]
     blocks += [Paragraph(sentence, "verdict") for sentence in verdict_sentences]

@@ -16,7 +16,7 @@ QUICK = ("--set", "workload.output_tokens=32", "--set", "workload.batch=2")
 
 
 def essim(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "essim", *arguments]
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "essim", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 

@@ -180,3 +180,43 @@ def test_sparse_attention_below_its_budget_reads_what_dense_reads() -> None:
     sparse = KINDS["attn_sparse"](case, point)
     dense = KINDS["attn_dense"](case, point)
     assert sparse.byte_count == dense.byte_count
+
+
+def test_floors_of_prefill_and_routing_by_hand() -> None:
+    """Literal bytes, FLOPs and launches, so that a slip in any of them shows."""
+    case = Case(PRESETS["llama-3.1-8b"], ROCKET, CPU_MID)
+    prompt = Point(1, 1000, np.array([1000], dtype=np.int64))
+    attention = KINDS["attn_prefill"](case, prompt)
+    assert attention.flops == 2 * 1000 * 1000 * 4096
+    stage1 = KINDS["stage1_select"](case, prompt)
+    assert stage1.launches == 10
+    assert stage1.flops == 2 * (32 * 32 * 1000) * 128
+    at = Point(2, 2, np.array([4096], dtype=np.int64))
+    update = 2 * (1024 * 2 + 2 * 2 * 1024)
+    inline = Routing(where="gpu", anchor="target")
+    stepwise = KINDS["gpu_route_stepwise"](Case(case.model, ROCKET, inline), at)
+    # Min and max of all 128 channels of 8 KV heads' 1024 pages, two sequences.
+    assert stepwise.byte_count == pytest.approx(2 * 2 * 8 * 1024 * 128 + update)
+    assert stepwise.launches == 6
+    fused = KINDS["gpu_route_fused"](Case(case.model, ROCKET, inline), at)
+    assert fused.byte_count == pytest.approx(2 * 8 * 1024 * 32 + update)
+    assert fused.launches == 1
+
+
+def test_the_cpu_roofline_scales_with_threads() -> None:
+    few, many = (
+        CostModel(
+            PROFILE,
+            Case(
+                PRESETS["llama-3.1-8b"], ROCKET, CPU_MID.model_copy(update={"cpu_threads": threads})
+            ),
+        )
+        for threads in (1, 16)
+    )
+    work = KINDS["cpu_route"](few.case, Point(64, 64, np.array([4096], dtype=np.int64)))
+    assert float(few.floor_s(work)[0]) > 5 * float(many.floor_s(work)[0])
+
+
+def test_the_tail_page_is_not_routed() -> None:
+    """1024 whole pages of 4 and a tail of one token: reads are 128 routed tokens and the tail."""
+    assert ROCKET.read_tokens(PRESETS["llama-3.1-8b"], np.array([4097]))[0] == pytest.approx(129)

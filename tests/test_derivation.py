@@ -68,9 +68,25 @@ def test_moving_the_summary_to_the_cpu_admits_more_sequences() -> None:
 @given(st.integers(0, 10**13), st.sampled_from(["bf16", "fp8"]), st.sampled_from([1, 3, 4, 16]))
 def test_capacity_is_the_inverse_of_bytes(budget: int, kv_dtype: str, page: int) -> None:
     overrides = [f"model.kv_dtype={kv_dtype}", f"selector.page_tokens={page}"]
-    base, _ = load_scenario(MAIN, [*overrides, f"selector.kv_block_tokens={page}"])
+    overrides += [f"selector.kv_block_tokens={page}"]
+    base, _ = load_scenario(MAIN, [*overrides, "routing=gpu-target"])
     tokens = pool_tokens(base, budget)
     assert sum(pool_bytes(base, tokens)) <= budget < sum(pool_bytes(base, tokens + 1))
+    base, _ = load_scenario(MAIN, [*overrides, "routing=cpu-mid"])
+    tokens = pool_tokens(base, budget)
+    assert pool_bytes(base, tokens)[0] <= budget < pool_bytes(base, tokens + 1)[0]
+
+
+def test_what_is_left_on_the_gpu_is_said_for_where_the_summary_is() -> None:
+    for routing, held, said in (
+        ("gpu-target", 147456, "A KV + summary pool of all that is left on the GPU holds"),
+        ("cpu-mid", 131072, "A KV pool of all that is left on the GPU holds"),
+    ):
+        base, _ = load_scenario(MAIN, [f"routing={routing}"])
+        need = memory(base, PROFILE)
+        fixed = need.weight_bytes + need.proxy_gpu_bytes + need.activation_bytes
+        left = 141_000_000_000 - fixed - need.reserve_gpu_bytes
+        assert f"{said} {left // held:,} tokens." in facts(base, PROFILE, None)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_the_command_takes_variants_and_json() -> None:
     [
         (("--loki", "full"), "Invalid value for '--loki'"),
         (("--out", "f.xlsx"), "ends in neither .csv nor .parquet"),
-        (("--html", "none/f.html"), "none/f.html: cannot be written"),
+        (("--html", "/dev/null/f.html"), "/dev/null/f.html: cannot be written"),
     ],
 )
 def test_bad_options_are_a_message(tmp_path: Path, arguments, message: str) -> None:

@@ -121,3 +121,26 @@ def test_two_profiles_with_the_same_table_are_pointed_at(tmp_path, monkeypatch, 
     with pytest.warns(UserWarning, match=r"table \w+ of h200-sxm is that of h"):
         entries = {entry["name"]: entry["about"] for entry in hardware()}
     assert entries["h"].startswith("provisional; NVIDIA H200 SXM")
+
+
+def test_a_constant_that_prices_nothing_is_refused(profile) -> None:
+    with pytest.raises(InputError, match=r"constants.pubish: no op is priced by this"):
+        load_profile(profile("  publish: {", "  pubish: {"))
+
+
+def test_a_table_in_the_wrong_unit_is_an_error_not_an_overflow(profile, scenario_file) -> None:
+    from essim.scenario import load_scenario
+    from essim.simulate import Simulator
+
+    file = profile(table="norm.csv", content="rows,p50_s\n1,2e6\n8,2e6\n")
+    base, _ = load_scenario(scenario_file(), [f"hardware={file}"])
+    with pytest.raises(InputError, match=r"norm takes 2e\+06 s on h200-sxm, too long to simulate"):
+        Simulator().rows([base])
+
+
+def test_the_ends_of_a_ranged_constant_are_corners_too(profile) -> None:
+    ranged = "await: {value: 2.25 us, low: 1 us, high: 5 us,"
+    slow = load_profile(profile("await: {value: 2.25 us,", ranged)).corner("slow")
+    assert slow is not None
+    assert slow.spec.constants["await"].value == pytest.approx(5e-6)
+    assert slow.spec.constants["publish"].value == pytest.approx(2.25e-6)

@@ -7,13 +7,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from essim.errors import InputError
-from essim.results import COLUMNS, write_results
+from essim.files import write_files
+from essim.results import COLUMNS, result_files
 
 ROW = dict.fromkeys(COLUMNS) | {"name": "x", "batch": 2, "step_s": 0.005, "reason": "a, b"}
 
 
 def test_csv_has_every_column_and_empty_cells_for_none(tmp_path: Path) -> None:
-    write_results([ROW], tmp_path / "deep" / "r.csv", {"seed": 3})
+    write_files(result_files([ROW], tmp_path / "deep" / "r.csv", {"seed": 3}))
     with (tmp_path / "deep" / "r.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert list(row) == list(COLUMNS)
@@ -21,14 +22,14 @@ def test_csv_has_every_column_and_empty_cells_for_none(tmp_path: Path) -> None:
 
 
 def test_the_manifest_lies_beside_it(tmp_path: Path) -> None:
-    write_results([ROW], tmp_path / "r.csv", {"seed": 3})
+    write_files(result_files([ROW], tmp_path / "r.csv", {"seed": 3}))
     manifest = json.loads((tmp_path / "r.csv.manifest.json").read_text())
     assert (manifest["rows"], manifest["seed"]) == (1, 3)
     assert manifest["columns"]["step_s"] == "s"
 
 
 def test_parquet_carries_units(tmp_path: Path) -> None:
-    write_results([ROW, ROW | {"batch": None}], tmp_path / "r.parquet", {})
+    write_files(result_files([ROW, ROW | {"batch": None}], tmp_path / "r.parquet", {}))
     table = pq.read_table(tmp_path / "r.parquet")
     assert table.schema.field("step_s").metadata == {b"unit": b"s"}
     assert table["batch"].to_pylist() == [2, None]
@@ -37,7 +38,7 @@ def test_parquet_carries_units(tmp_path: Path) -> None:
 
 def test_numbers_that_are_not_finite_become_empty(tmp_path: Path) -> None:
     row = ROW | {"step_s": math.nan, "tpot_s": math.inf}
-    write_results([row], tmp_path / "r.csv", {})
+    write_files(result_files([row], tmp_path / "r.csv", {}))
     with (tmp_path / "r.csv").open() as file:
         (found,) = csv.DictReader(file)
     assert (found["step_s"], found["tpot_s"]) == ("", "")
@@ -45,8 +46,24 @@ def test_numbers_that_are_not_finite_become_empty(tmp_path: Path) -> None:
 
 def test_other_endings_and_unwritable_places_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ends in neither \.csv nor \.parquet"):
-        write_results([ROW], tmp_path / "r.xlsx", {})
+        write_files(result_files([ROW], tmp_path / "r.xlsx", {}))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        write_results([ROW], tmp_path / "file" / "r.csv", {})
+        write_files(result_files([ROW], tmp_path / "file" / "r.csv", {}))
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_are_written_together_or_not_at_all(tmp_path: Path) -> None:
+    good, blocked = tmp_path / "new" / "a.csv", tmp_path / "file" / "b.csv"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"b.csv: cannot be written"):
+        write_files({good: b"a", blocked: b"b"})
+    assert not good.exists()
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match="is a folder, not a file"):
+        write_files({good: b"a", tmp_path / "folder.csv": b"b"})
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder.csv", "new"]
+    write_files({good: b"a"})
+    write_files({good: b"again"})
+    assert good.read_bytes() == b"again"

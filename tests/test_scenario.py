@@ -229,3 +229,51 @@ def test_the_schema_knows_every_section_and_the_presets() -> None:
     }
     assert "cpu-mid" in found["properties"]["routing"]["anyOf"][0]["enum"]
     assert found["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("selector.kv_block_tokens=6", "--set: selector: kv_block_tokens (6) must be a multiple"),
+        ("model.kv_heads=3", "--set: model: heads (32) must be a multiple of kv_heads (3)"),
+        ("compare.baseline=x", "--set: compare: no routing 'x'"),
+        ("hardware=h100", "--set: hardware: no hardware profile 'h100'"),
+        ("hardware=" + "x" * 300, "--set: hardware: no hardware profile"),
+        ("hardware=no.yaml", "--set: hardware: no file"),
+        ("model={preset: [1]}", "--set: model: no model"),
+        ("workload=" + "[" * 3000, "not valid YAML"),
+    ],
+)
+def test_what_an_override_breaks_is_blamed_on_it(scenario_file, override, message) -> None:
+    with pytest.raises(InputError) as error:
+        load_scenario(scenario_file(), [override])
+    assert message in str(error.value)
+
+
+def test_what_a_swept_value_breaks_is_blamed_on_its_line(scenario_file) -> None:
+    more = "sweep:\n  selector.page_tokens:\n    - 4\n    - 8\n"
+    with pytest.raises(InputError, match=r"s.yaml:10: selector: kv_block_tokens \(4\) must be"):
+        load_scenario(scenario_file(more=more))
+
+
+def test_a_value_swept_twice_is_refused(scenario_file) -> None:
+    with pytest.raises(InputError, match=r"s.yaml:7: sweep.workload.batch: 1 is there twice"):
+        load_scenario(scenario_file(more="sweep: {workload.batch: [1, 2, 1]}\n"))
+
+
+def test_grids_and_aliases_without_end_are_refused(scenario_file) -> None:
+    axis = ", ".join(map(str, range(1, 400)))
+    more = f"sweep: {{workload.batch: [{axis}], workload.output_tokens: [{axis}]}}\n"
+    with pytest.raises(InputError, match="more than 100000 points"):
+        load_scenario(scenario_file(more=more))
+    bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 8)
+    )
+    with pytest.raises(InputError, match="more than 100000 entries"):
+        load_scenario(scenario_file(more=bomb))
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_no_obstacle(scenario_file) -> None:
+    file = scenario_file()
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert load_scenario(file)[0].name == "small"

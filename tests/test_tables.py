@@ -101,6 +101,8 @@ def test_doubled_points_become_their_median_with_a_warning(tmp_path: Path) -> No
         ("batch,context_tokens,p99_s\n1,2,1\n", "neither mean_s nor p50_s"),
         ("batch,context_tokens,p50_s\n", "the table has no rows"),
         ("", "no column 'batch'"),
+        ("batch,batch,context_tokens,p50_s\n", "a column is there twice"),
+        ("batch,context_tokens,p50_s,p99_s\n1,2,3,2\n", "t.csv:2: percentiles must not fall"),
         (
             "batch,context_tokens,p50_s\n1,2,1\n1,3,1\n2,2,1\n",
             "the grid of t has a hole at batch=2, context_tokens=3",

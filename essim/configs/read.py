@@ -101,7 +101,7 @@ def expand_model(spec: object, folder: Path) -> object:
 def _known(name: object, folder: Path) -> ModelShape:
     if isinstance(name, str) and name.endswith(".json"):
         return read_config(folder / name)
-    if name not in PRESETS:
+    if str(name) not in PRESETS:
         hint = nearest_hint(str(name), list(PRESETS))
         raise ValueError(f"no model {name!r}; {hint or 'a path must end in .json'}")
     return PRESETS[str(name)]

@@ -11,7 +11,7 @@ import pytest
 
 from essim.figure2 import figure2
 from reports.figure2 import figure2_blocks
-from reports.page import write_page
+from reports.page import render
 from reports.sweep_page import sweep_blocks
 
 Row = dict[str, object]
@@ -55,7 +55,7 @@ def test_every_figure_is_drawn(
     tmp_path: Path, rows: list[Row], theme: str, flags: tuple[str, ...], fragment: str
 ) -> None:
     page = tmp_path / "page.html"
-    write_page(page, "A sweep", sweep_blocks(rows, ["It pays."], "gpu-target", {"seed": 0}))
+    page.write_text(render("A sweep", sweep_blocks(rows, ["It pays."], "gpu-target", {"seed": 0})))
     dom, console = opened(page, tmp_path / "home", *flags, fragment=fragment)
     assert console == []
     (root,) = re.findall(r"<html[^>]*>", dom)
@@ -74,7 +74,9 @@ def test_figure_2_is_drawn(
     tmp_path: Path, theme: str, flags: tuple[str, ...], fragment: str
 ) -> None:
     page = tmp_path / "page.html"
-    write_page(page, "Figure 2", figure2_blocks(figure2(), {"loki": "pca", "hsa_scan": "all"}))
+    page.write_text(
+        render("Figure 2", figure2_blocks(figure2(), {"loki": "pca", "hsa_scan": "all"}))
+    )
     dom, console = opened(page, tmp_path / "home", *flags, fragment=fragment)
     assert console == []
     (root,) = re.findall(r"<html[^>]*>", dom)
@@ -87,7 +89,7 @@ def test_figure_2_is_drawn(
 
 def test_the_button_changes_the_theme_of_page_and_figures(tmp_path: Path, few: list[Row]) -> None:
     page = tmp_path / "page.html"
-    write_page(page, "A sweep", sweep_blocks(few, [], "gpu-target", {}))
+    page.write_text(render("A sweep", sweep_blocks(few, [], "gpu-target", {})))
     press = "<script>setTimeout(() => document.getElementById('theme').click(), 3000)</script>"
     page.write_text(page.read_text("utf-8").replace("</body>", f"{press}</body>"), "utf-8")
     dom, console = opened(page, tmp_path / "home", fragment="#light")
@@ -100,7 +102,7 @@ def test_the_button_changes_the_theme_of_page_and_figures(tmp_path: Path, few: l
 
 def test_script_errors_are_counted(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    write_page(page, "A sweep", [])
+    page.write_text(render("A sweep", []))
     broken = "<script>undefinedName()</script>"
     page.write_text(page.read_text("utf-8").replace("</body>", f"{broken}</body>"), "utf-8")
     dom, console = opened(page, tmp_path / "home")

@@ -9,7 +9,7 @@ import pytest
 from test_browser import BROWSER, BROWSERS, opened
 
 from reports.maps import break_even_maps
-from reports.page import Chart, write_page
+from reports.page import Chart, render
 from reports.step_page import step_blocks, step_figure
 
 CELLS = [
@@ -97,7 +97,7 @@ def test_they_are_drawn_in_a_browser(tmp_path: Path, theme: str) -> None:
     page = tmp_path / "page.html"
     blocks = step_blocks(STEP, PARTS, "It waits.", "a step", {"seed": 0})
     maps = [Chart(figure) for figure in break_even_maps(CELLS, "output_tokens", "batch")]
-    write_page(page, "A step", [*blocks, *maps])
+    page.write_text(render("A step", [*blocks, *maps]))
     dom, console = opened(page, tmp_path / "home", fragment=f"#{theme}")
     assert console == []
     assert f'data-errors="0" data-theme="{theme}" data-drawn="3"' in dom
