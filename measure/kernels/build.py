@@ -1,0 +1,86 @@
+"""Compile a C++ kernel on first use and keep it in a cache, keyed by source and compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from essim.errors import AbsentError
+
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
+
+
+def source_hash(paths: Sequence[Path]) -> str:
+    """Hash of the names and contents of source files: 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def compiler_version(compiler: str) -> str:
+    """First line of ``compiler --version``.
+
+    Raises
+    ------
+    AbsentError
+        Where there is no such compiler.
+    """
+    if shutil.which(compiler) is None:
+        raise AbsentError(
+            f"no C++ compiler {compiler!r} for the CPU router",
+            "Install g++ or set CXX to a GCC that knows AVX-512",
+        )
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[0]
+
+
+def default_cache() -> Path:
+    """``$XDG_CACHE_HOME/essim`` or ``~/.cache/essim``."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "essim"
+
+
+def compile_library(
+    main: Path, sources: Sequence[Path], cache: Path | None = None, compiler: str | None = None
+) -> Path:
+    """Compile ``main`` into a shared library, unless the cache has it.
+
+    Parameters
+    ----------
+    main
+        The one translation unit.
+    sources
+        Every file whose change makes a new library, ``main`` among them.
+    cache
+        Folder for libraries; `default_cache` if None.
+    compiler
+        A g++; ``$CXX`` or ``g++`` if None.
+
+    Raises
+    ------
+    AbsentError
+        Where there is no compiler, or where it rejects the source.
+    """
+    compiler = compiler or os.environ.get("CXX") or "g++"
+    version = compiler_version(compiler)
+    key = hashlib.sha256(f"{source_hash(sources)} {version} {FLAGS}".encode()).hexdigest()[:16]
+    folder = cache or default_cache()
+    library = folder / f"{main.stem}-{key}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    # Rename into place: two processes may compile at once.
+    partial = library.with_suffix(f".{os.getpid()}")
+    command = [compiler, *FLAGS, "-o", str(partial), str(main)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line]
+        message = lines[0] if lines else "no message"
+        raise AbsentError(f"{version} cannot compile {main.name}: {message}", "GCC 12 or later can")
+    partial.replace(library)
+    return library
