@@ -40,6 +40,8 @@ def routed_error(
 
     queries [group, head_dim]; low, high [pages, head_dim] in e5m2 codes; chosen [top].
     """
+    if len(low) == 0:
+        return float("inf") if np.any(chosen >= 0) else 0.0
     scores = page_scores(queries, from_e5m2(low), from_e5m2(high), channels)
     return selection_error(chosen, scores)
 
