@@ -73,8 +73,8 @@ def dense_kernel(queries, keys, values, table, context, result, partial, stats, 
         real = token < tokens
         block = tl.load(table + row * table_blocks + token // BLOCK_TOKENS, mask=real, other=0)
         at = ((block.to(tl.int64) * kv_heads + head) * BLOCK_TOKENS + token % BLOCK_TOKENS) * DIM
-        peak, total, out = _attend(query, keys, values, at, real, real, channel, scale, peak, total,
-                                   out)
+        peak, total, out = _attend(
+            query, keys, values, at, real, real, channel, scale, peak, total, out)
     _finish(result, partial, stats, pair, split, splits, lanes, channel, peak, total, out,
             GROUP, DIM, SPLIT)
 
@@ -111,8 +111,8 @@ def sparse_kernel(queries, keys, values, table, context, indices, result, partia
         block = tl.load(table + row * table_blocks + first // BLOCK_TOKENS, mask=there, other=0)
         at = ((block.to(tl.int64) * kv_heads + head) * BLOCK_TOKENS + lane % BLOCK_TOKENS) * DIM
         real = there & (token >= first) & (token < first + page_tokens) & (token < tokens)
-        peak, total, out = _attend(query, keys, values, at, there, real, channel, scale, peak, total,
-                                   out)
+        peak, total, out = _attend(
+            query, keys, values, at, there, real, channel, scale, peak, total, out)
     _finish(result, partial, stats, pair, split, splits, lanes, channel, peak, total, out,
             GROUP, DIM, SPLIT)
 
