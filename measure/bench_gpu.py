@@ -7,6 +7,7 @@ that rotate so that what a decode step finds cold is cold.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,13 @@ import torch
 
 from measure.gpu import Launch, cold_sets, measure_chain, require_gpu
 from measure.kernels import flow, projection, router_fused, router_stepwise
-from measure.kernels.attention import Attention, default_splits, random_cache, random_pages
+from measure.kernels.attention import (
+    Attention,
+    default_splits,
+    random_cache,
+    random_pages,
+    sparse_attention,
+)
 from measure.kernels.build import source_hash
 from measure.kernels.handover import Channel, empty
 from measure.kernels.reference import rope_table
@@ -42,8 +49,9 @@ def fused_points() -> Iterator[Point]:
         moved = batch * KV_HEADS * ((tokens - 1) // 4) * 32
 
         def make(batch: int = batch, tokens: int = tokens, moved: int = moved) -> list[Launch]:
-            return [router_fused.random_router(batch, tokens)
-                    for _ in range(cold_sets(moved, 512))]
+            first = router_fused.random_router(batch, tokens)
+            return [router_fused.random_router(batch, tokens, like=first)
+                    for _ in range(cold_sets(moved, 768))]
 
         yield spec("gpu_route_fused", moved, dtype="e5m2", batch=batch, context_tokens=tokens), make
 
@@ -60,7 +68,9 @@ def stepwise_points() -> Iterator[Point]:
             made: list[router_stepwise.StepwiseRouter] = made,
         ) -> list[Launch]:
             if not made:
-                made.extend(router_stepwise.random_router(batch, tokens) for _ in range(sets))
+                made.append(first := router_stepwise.random_router(batch, tokens))
+                made.extend(router_stepwise.random_router(batch, tokens, like=first)
+                            for _ in range(sets - 1))
             return made if part == "all" else [r.steps()[part] for r in made]  # type: ignore
 
         parts = ["all"]
@@ -87,22 +97,21 @@ def dense_points() -> Iterator[Point]:
 
 
 def sparse_points() -> Iterator[Point]:
-    """Sparse attention over 32 random pages and the tail page."""
-    for batch, block in itertools.product((1, 4, 8, 32), (4, 8, 16, 32)):
-        for splits in (1, 2, 4):
-            moved = batch * KV_HEADS * 33 * block * DIM * 4
+    """Sparse attention over 32 random pages and the tail page, on rotating caches."""
+    for batch, block in itertools.product(BATCHES, (4, 8, 16, 32)):
+        moved = batch * KV_HEADS * 33 * block * DIM * 4
+        yield spec("attn_sparse", moved, batch=batch, selected_tokens=128, block_tokens=block), (
+            lambda b=batch, t=block, m=moved: make_sparse(b, t, cold_sets(m, 400)))
 
-            def make(
-                batch: int = batch, block: int = block, splits: int = splits, moved: int = moved
-            ) -> list[Launch]:
-                caches = [random_cache(batch, 8192, block_tokens=block) for _ in range(4)]
-                sets = cold_sets(moved, 128)
-                return [Attention(torch.randn(batch, KV_HEADS, 4, DIM).bfloat16(), cache, splits,
-                                  random_pages(batch, KV_HEADS, 2047, 32))
-                        for cache, _ in zip(itertools.cycle(caches), range(sets))]
 
-            yield spec("attn_sparse", 0, batch=batch, selected_tokens=128, block_tokens=block,
-                       splits=splits), make
+def make_sparse(batch: int, block: int, sets: int, tokens: int = 4096) -> list[Launch]:
+    """Launches that share all but the cache; its blocks are the same pages of other memory."""
+    first = random_cache(batch, tokens, block_tokens=block)
+    pages = random_pages(batch, KV_HEADS, tokens // 4 - 1, 32)
+    queries = torch.randn(batch, KV_HEADS, 4, DIM).bfloat16()
+    caches = [dataclasses.replace(first, keys=first.keys.clone(), values=first.values.clone())
+              for _ in range(sets)]
+    return [sparse_attention(queries, cache, pages) for cache in caches]
 
 
 def gemm_points() -> Iterator[Point]:
@@ -122,7 +131,8 @@ def make_gemms(n: int, k: int, rows: int, dtype: str, sets: int) -> list[Launch]
     if dtype == "bf16":
         return [lambda w=w: flow.gemm(hidden, w, out) for w in weights]
     small, scale = hidden.to(torch.float8_e4m3fn), torch.ones(())
-    return [lambda w=w.to(torch.float8_e4m3fn): flow.gemm_fp8(small, w, scale) for w in weights]
+    eights = [w.to(torch.float8_e4m3fn) for w in weights]
+    return [lambda w=w: flow.gemm_fp8(small, w, scale) for w in eights]
 
 
 def small_points() -> Iterator[Point]:

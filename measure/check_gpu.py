@@ -1,4 +1,4 @@
-"""Check every GPU kernel against float64 on fresh random inputs: ``python -m measure.check_gpu``."""
+"""Check every GPU kernel against float64 on random inputs: ``python -m measure.check_gpu``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BF16, ATTENTION = 4e-3, 1e-2
 def fused_rows() -> Iterator[Row]:
     """Every tuning, page counts around tile and cluster borders, groups of 1 to 8 heads."""
     tunings = [Tuning(c, t, w) for c, t, w in itertools.product((1, 2, 8, 16), (256, 512), (1, 4))]
-    tunings.append(Tuning(4, 512, 2))
+    tunings += [Tuning(4, 512, 2), Tuning(2, 512, 4, overlap=True)]
     for i, tuning in enumerate(tunings):
         tokens = (4096, 517, 6147)[i % 3]
         router = router_fused.random_router(2, tokens, kv_heads=2, tuning=tuning)

@@ -173,6 +173,7 @@ class Attention:
     page_tokens: int = 4
     tokens_step: int = 64
     num_warps: int = 4
+    num_stages: int = 3
 
     def __post_init__(self) -> None:
         batch, kv_heads, group, dim = self.queries.shape
@@ -193,7 +194,8 @@ class Attention:
         shape = (group, dim, cache.block_tokens, self.tokens_step, self.splits > 1)
         if self.indices is None:
             dense_kernel[(pairs, self.splits)](
-                *inputs, *outputs, *rest, *shape, num_warps=self.num_warps, num_stages=3)
+                *inputs, *outputs, *rest, *shape, num_warps=self.num_warps,
+                num_stages=self.num_stages)
         else:
             sparse_kernel[(pairs, self.splits)](
                 *inputs, self.indices, *outputs, *rest, self.indices.shape[-1], self.page_tokens,
@@ -207,6 +209,17 @@ class Attention:
 def default_splits(pairs: int, tokens: int, step: int = 64) -> int:
     """Programs a (sequence, KV head): two waves over the SMs, at least four steps each."""
     return max(1, min(2 * SMS // pairs, tokens // (4 * step), 128))
+
+
+def sparse_attention(
+    queries: torch.Tensor, cache: PagedCache, indices: torch.Tensor, page_tokens: int = 4
+) -> Attention:
+    """Sparse attention, tuned: as few steps of as many tokens as fit, split while SMs are idle."""
+    batch, kv_heads = queries.shape[:2]
+    slots = (indices.shape[-1] + 1) * cache.block_tokens
+    step = min(256, triton.next_power_of_2(slots))
+    splits = max(1, min(4, SMS // (batch * kv_heads), slots // step))
+    return Attention(queries, cache, splits, indices, page_tokens, step, 8)
 
 
 def random_cache(

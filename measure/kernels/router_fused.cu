@@ -5,8 +5,8 @@
 // block, the leader, collects. Summaries are channel-major, so that only the chosen sign plane of
 // the chosen channels is read. Scores are products of tensor cores: e5m2 is the top byte of fp16, a
 // tile of pages is the A operand, the group's queries in fp16 are B. Blocks write exponentials
-// relative to their tile's maximum into the leader's shared memory, so that one cluster barrier is
-// enough; the leader weighs them, and selects exactly: the `top`-th largest of 64 group maxima is a
+// relative to their tile's maximum into the leader's shared memory, so that the leader waits once;
+// it weighs them, and selects exactly: the `top`-th largest of 64 group maxima is a
 // lower bound of the `top`-th largest score, and the few scores above it are ranked by counting.
 #include "router_fused/select.cuh"
 
@@ -16,9 +16,13 @@ template <int kThreads, int kWords, int kGroup>
 __global__ void __launch_bounds__(kThreads) route(const RouteArgs a) {
   extern __shared__ __align__(16) float dynamic[];
   __shared__ alignas(16) Chosen<kGroup> chosen;
+  __shared__ uint64_t barrier;
   constexpr int kTile = 32 * kWords;
-  cluster_arrive();
   const int pair = blockIdx.y, rank = blockIdx.x, tid = threadIdx.x;
+  if (tid == 0)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)));
+  cluster_arrive();
+  asm volatile("griddepcontrol.wait;" ::: "memory");
   const int context = a.context[pair / a.kv_heads];
   const int pages = min((context - 1) / a.page_tokens, a.max_pages);
   const int tiles = (pages + kTile - 1) / kTile;
@@ -26,10 +30,10 @@ __global__ void __launch_bounds__(kThreads) route(const RouteArgs a) {
 
   // The tail page never competes, so its update does not wait for the scan nor the scan for it.
   const bool updates = rank == a.cluster - 1 && tid < 2 * kDim && a.keys != nullptr;
+  const bool opens = (context - 1) % a.page_tokens == 0;
+  uint8_t* slot = summaries + static_cast<size_t>(tid) * a.row_pages + pages;
   float key = 0;
   uint8_t old = 0;
-  uint8_t* slot = summaries + static_cast<size_t>(tid) * a.row_pages + pages;
-  const bool opens = (context - 1) % a.page_tokens == 0;
   if (updates) {
     key = __bfloat162float(a.keys[static_cast<size_t>(pair) * kDim + tid % kDim]);
     if (!opens) old = *slot;
@@ -42,22 +46,22 @@ __global__ void __launch_bounds__(kThreads) route(const RouteArgs a) {
   c.scores = c.exponentials + padded * kTile * kGroup;
   c.tiles = c.scores + padded * kTile;
   c.weights = c.tiles + padded * kGroup * 2;
-  cluster_wait();  // the leader runs, so its memory may be written
+  c.barrier = &barrier;
+  if (rank == 0 && tid == 0) barrier_expect(&barrier, tiles * kTileBytes<kWords, kGroup>);
+  cluster_wait();  // the leader runs and its barrier is there, so others may send
+#pragma unroll 1
   for (int tile = tid / 32 * a.cluster + rank; tile < tiles; tile += kThreads / 32 * a.cluster)
     score_tile<kWords, kGroup>(a, summaries, tile, pages, chosen, c);
   if (updates) {
     const uint8_t code = to_e5m2(key);
     const float was = from_e5m2(old), now = from_e5m2(code);
-    const bool wins = opens || (tid < kDim ? now < was : now > was);
-    if (wins) *slot = code;
+    if (opens || (tid < kDim ? now < was : now > was)) *slot = code;
   }
-  if (a.cluster > 1) {
-    cluster_arrive();
-    if (rank != 0) return;
-    cluster_wait();
-  } else {
+  if (rank != 0) return;
+  if (a.cluster > 1)
+    barrier_wait(&barrier);
+  else
     __syncthreads();
-  }
   select<kThreads, kWords, kGroup>(a, pair, pages, tiles, c);
 }
 
@@ -77,11 +81,13 @@ cudaError_t launch(const RouteArgs& a, cudaStream_t stream) {
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(a.cluster), 1, 1};
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(a.cluster), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  config.numAttrs = a.overlap ? 2 : 1;
   error = cudaLaunchKernelEx(&config, kernel, a);
   return error == cudaSuccess ? cudaGetLastError() : error;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,7 @@ class RouteArgs(ctypes.Structure):
         "queries", "keys", "summaries", "context", "indices")] + [
         (name, ctypes.c_int32) for name in (
             "batch", "kv_heads", "group", "row_pages", "page_tokens", "top", "channels",
-            "max_pages", "cluster", "threads", "words")]
+            "max_pages", "cluster", "threads", "words", "overlap")]
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,14 @@ class Tuning:
         Threads a block: 256 or 512.
     words
         32-bit words of 4 pages a lane reads from each channel row: 1, 2 or 4.
+    overlap
+        Launch before the kernel ahead has ended (programmatic dependent launch).
     """
 
     cluster: int
     threads: int
     words: int
+    overlap: bool = False
 
 
 def default_tuning(pairs: int, pages: int) -> Tuning:
@@ -110,13 +114,18 @@ class FusedRouter:
             **pointer, keys=None if self.keys is None else self.keys.data_ptr(), batch=batch,
             kv_heads=kv_heads, group=group, row_pages=rows, page_tokens=self.page_tokens, top=top,
             channels=self.channels, max_pages=self.max_pages, cluster=tuning.cluster,
-            threads=tuning.threads, words=tuning.words)
+            threads=tuning.threads, words=tuning.words, overlap=tuning.overlap)
 
     def __call__(self) -> None:
         """Launch on the current stream."""
         code = load_cuda("router_fused").essim_route_fused(
             ctypes.byref(self._args), ctypes.c_void_p(stream_handle()))
         check(code, "fused router")
+
+    def retarget(self, queries: torch.Tensor) -> None:
+        """Route from other queries, and into the current ``indices``, from now on."""
+        self.queries = queries
+        self._args.queries, self._args.indices = queries.data_ptr(), self.indices.data_ptr()
 
     @property
     def bytes_read(self) -> int:
@@ -128,10 +137,12 @@ class FusedRouter:
 def random_router(
     batch: int, context_tokens: int, *, kv_heads: int = 8, group: int = 4, page_tokens: int = 4,
     top: int = 32, channels: int = 32, tuning: Tuning | None = None,
+    like: FusedRouter | None = None,
 ) -> FusedRouter:
     """A router on fresh random queries, keys and summaries.
 
-    Keys are drawn page by page, so that min <= max; channels differ in size as real ones do.
+    Channels differ in size as real ones do. With ``like`` only the summaries are new: they are what
+    a decode step finds cold, the rest has just been written.
     """
     pages = (context_tokens - 1) // page_tokens
     rows = (pages // 128 + 1) * 128
@@ -140,6 +151,8 @@ def random_router(
     half = torch.rand(batch, kv_heads, DIM, rows)
     planes = torch.stack([middle - half, middle + half], dim=2)
     summaries = planes.to(torch.float8_e5m2).view(torch.uint8)
+    if like is not None:
+        return dataclasses.replace(like, summaries=summaries)
     return FusedRouter(
         torch.randn(batch, kv_heads, group, DIM).bfloat16(),
         torch.randn(batch, kv_heads, DIM).bfloat16(), summaries,

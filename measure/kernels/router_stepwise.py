@@ -8,6 +8,7 @@ uint8 e5m2 codes [blocks, kv_heads, block_pages, 2 (min, max), head_dim].
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ import triton.language as tl
 
 SCORE_PAGES = 64
 """Pages an iteration of the scoring loop takes, as in TensorRT-LLM."""
+SCORE_WARPS, SCORE_STAGES = 4, 3
 
 
 @triton.jit
@@ -249,13 +251,15 @@ class StepwiseRouter:
         if self.channels < dim:
             scanned = self.filtered
             steps["filter"] = lambda: filter_kernel[(batch * kv_heads,)](
-                self.queries, self.filtered, self.scales, self.channels, group, dim)
+                self.queries, self.filtered, self.scales, self.channels, group, dim,
+                num_warps=8)
         steps["update"] = lambda: update_kernel[pairs](
             self.keys, self.pool, self.table, self.context, kv_heads, blocks, tokens, block_pages,
             dim)
         steps["score"] = lambda: score_kernel[pairs](
             scanned, self.scales, self.pool, self.table, self.context, self.scores, kv_heads,
-            blocks, tokens, row, group, dim, block_pages, SCORE_PAGES)
+            blocks, tokens, row, group, dim, block_pages, SCORE_PAGES, num_warps=SCORE_WARPS,
+            num_stages=SCORE_STAGES)
         steps["softmax"] = lambda: softmax_kernel[(kv_heads * group, batch)](
             self.scores, self.probabilities, self.context, kv_heads * group, tokens, row,
             min(wide, 1024))
@@ -275,6 +279,10 @@ class StepwiseRouter:
         for step in self.steps().values():
             step()
 
+    def retarget(self, queries: torch.Tensor) -> None:
+        """Route from other queries from now on."""
+        self.queries = queries
+
     @property
     def bytes_read(self) -> int:
         """Bytes of summaries a scan reads at capacity."""
@@ -285,14 +293,22 @@ class StepwiseRouter:
 def random_router(
     batch: int, context_tokens: int, *, kv_heads: int = 8, group: int = 4, dim: int = 128,
     page_tokens: int = 4, block_pages: int = 8, top: int = 32, channels: int = 32,
+    like: StepwiseRouter | None = None,
 ) -> StepwiseRouter:
-    """A router on fresh random queries, keys and summaries, blocks in random order."""
+    """A router on fresh random queries, keys and summaries, blocks in random order.
+
+    With ``like`` only the summaries are new.
+    """
     pages = (context_tokens - 1) // page_tokens + 1
     blocks = -(-pages // block_pages)
     spread = torch.rand(dim) * 2 + 0.25
     middle = torch.randn(batch * blocks, kv_heads, block_pages, dim) * spread
     half = torch.rand(middle.shape)
     pool = torch.stack([middle - half, middle + half], dim=3).to(torch.float8_e5m2)
+    if like is not None:
+        other = copy.copy(like)
+        other.pool = pool.view(torch.uint8)
+        return other
     return StepwiseRouter(
         torch.randn(batch, kv_heads, group, dim).bfloat16(),
         torch.randn(batch, kv_heads, dim).bfloat16(), pool.view(torch.uint8),

@@ -25,13 +25,18 @@ struct RouteArgs {
   int32_t batch, kv_heads, group, row_pages, page_tokens, top, channels;
   int32_t max_pages;             // bound of routable pages that shared memory is sized for
   int32_t cluster, threads, words;
+  int32_t overlap;               // launch before the kernel ahead has ended, and wait inside
 };
 
 namespace {
 
+// A release by barrier.cluster.arrive would wait for every earlier access to global memory, so the
+// barrier only says that the blocks run; data travel by st.async, which a barrier in the leader's
+// shared memory counts by bytes.
 __device__ __forceinline__ void cluster_arrive() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   __syncwarp();
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait() {
@@ -39,15 +44,38 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
 __device__ __forceinline__ uint32_t leader_address(const void* shared) {
-  uint32_t own = static_cast<uint32_t>(__cvta_generic_to_shared(shared)), remote;
-  asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(remote) : "r"(own));
+  uint32_t remote;
+  asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(remote) : "r"(shared_address(shared)));
   return remote;
 }
 
-__device__ __forceinline__ void store_leader(uint32_t address, float x, float y) {
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y)
+__device__ __forceinline__ void store_leader(uint32_t address, float x, float y, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::
+          "r"(address), "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(const uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)), "r"(bytes)
                : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(const uint64_t* barrier) {
+  uint32_t done = 0;
+  while (!done)
+    asm volatile(
+        "{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; "
+        "selp.u32 %0, 1, 0, p;}"
+        : "=r"(done)
+        : "r"(shared_address(barrier))
+        : "memory");
 }
 
 // Round to nearest even; values beyond the largest e5m2 number saturate; no negative zero.

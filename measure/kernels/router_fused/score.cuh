@@ -12,7 +12,21 @@ struct Collected {
   float* scores;        // [positions]
   float* tiles;         // [tiles, kGroup, 2]: maximum and sum of a tile
   float* weights;       // [tiles, kGroup]
+  uint64_t* barrier;    // counts the bytes that arrive
 };
+
+// Bytes that a tile sends.
+template <int kWords, int kGroup>
+constexpr uint32_t kTileBytes = (32 * kWords + 2) * kGroup * sizeof(float);
+
+// Two floats into the leader's memory: a plain store where the block is its own leader.
+__device__ __forceinline__ void send(bool alone, float* own, float x, float y,
+                                     const uint64_t* barrier) {
+  if (alone)
+    *reinterpret_cast<float2*>(own) = make_float2(x, y);
+  else
+    store_leader(leader_address(own), x, y, leader_address(barrier));
+}
 
 // A lane's bytes of 32 chosen channels: a run of 4 * kWords pages of each of 8 channels.
 template <int kWords, int kGroup>
@@ -58,11 +72,11 @@ __device__ __forceinline__ void score_tile(const RouteArgs& a, const uint8_t* su
   const int first = tile * kTile + row * 4 * kWords;
   float acc[kWords][2][4] = {};
   uint32_t w[8][kWords];
-  load_rows<kWords, kGroup>(summaries + first, s, 0, w);
-  const float2 scale = scales<kGroup>(s, a.channels);  // while the loads are in flight
-  multiply<kWords, kGroup>(w, s, 0, acc);
-  for (int k = 32; k < a.channels; k += 32) {
+  float2 scale;
+#pragma unroll 1
+  for (int k = 0; k < a.channels; k += 32) {
     load_rows<kWords, kGroup>(summaries + first, s, k, w);
+    if (k == 0) scale = scales<kGroup>(s, a.channels);  // while the loads are in flight
     multiply<kWords, kGroup>(w, s, k, acc);
   }
   float m0 = -INFINITY, m1 = -INFINITY, l0 = 0, l1 = 0;
@@ -80,9 +94,8 @@ __device__ __forceinline__ void score_tile(const RouteArgs& a, const uint8_t* su
     m0 = fmaxf(m0, __shfl_xor_sync(kAll, m0, step));
     m1 = fmaxf(m1, __shfl_xor_sync(kAll, m1, step));
   }
-  const bool writes = 2 * t < kGroup;
-  const uint32_t to = leader_address(out.exponentials) +
-                      static_cast<uint32_t>((tile * kTile + row) * kGroup + 2 * t) * 4;
+  const bool writes = 2 * t < kGroup, alone = a.cluster == 1;
+  float* to = out.exponentials + (tile * kTile + row) * kGroup + 2 * t;
 #pragma unroll
   for (int x = 0; x < kWords; ++x)
 #pragma unroll
@@ -90,7 +103,7 @@ __device__ __forceinline__ void score_tile(const RouteArgs& a, const uint8_t* su
       const float e0 = exp2f(acc[x][i / 2][i % 2 * 2] - m0);
       const float e1 = exp2f(acc[x][i / 2][i % 2 * 2 + 1] - m1);
       l0 += e0, l1 += e1;
-      if (writes) store_leader(to + (x * 4 + i) * 8 * kGroup * 4, e0, e1);
+      if (writes) send(alone, to + (x * 4 + i) * 8 * kGroup, e0, e1, out.barrier);
     }
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) {
@@ -98,8 +111,9 @@ __device__ __forceinline__ void score_tile(const RouteArgs& a, const uint8_t* su
     l1 += __shfl_xor_sync(kAll, l1, step);
   }
   if (writes && row == 0) {
-    const uint32_t at = leader_address(out.tiles) + (tile * kGroup + 2 * t) * 8;
-    store_leader(at, m0, l0), store_leader(at + 8, m1, l1);
+    float* at = out.tiles + (tile * kGroup + 2 * t) * 2;
+    send(alone, at, m0, l0, out.barrier);
+    send(alone, at + 2, m1, l1, out.barrier);
   }
 }
 

@@ -12,13 +12,16 @@ __device__ __forceinline__ void weigh_tiles(int group, int tiles, const Collecte
   for (int head = threadIdx.x / 32; head < kGroup; head += kThreads / 32) {
     const float2* ml = reinterpret_cast<const float2*>(c.tiles) + head;
     float m = -INFINITY, l = 0;
+#pragma unroll 1
     for (int i = lane; i < tiles; i += 32) m = fmaxf(m, ml[i * kGroup].x);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) m = fmaxf(m, __shfl_xor_sync(kAll, m, step));
+#pragma unroll 1
     for (int i = lane; i < tiles; i += 32) l += ml[i * kGroup].y * exp2f(ml[i * kGroup].x - m);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) l += __shfl_xor_sync(kAll, l, step);
     const float inverse = head < group ? 1.f / l : 0.f;
+#pragma unroll 1
     for (int i = lane; i < tiles; i += 32)
       c.weights[i * kGroup + head] = exp2f(ml[i * kGroup].x - m) * inverse;
   }
@@ -37,6 +40,7 @@ __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
   weigh_tiles<kThreads, kGroup>(a.group, tiles, c);
   __syncthreads();
   float best = -1;
+#pragma unroll 2
   for (int at = tid; at < tiles * kTile; at += kThreads) {
     const int tile = at / kTile, in = at % kTile;
     const float4* e = reinterpret_cast<const float4*>(c.exponentials + at * kGroup);
@@ -67,6 +71,7 @@ __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
   __syncthreads();
   float* values = c.exponentials;
   int* ids = reinterpret_cast<int*>(c.exponentials + tiles * kTile);
+#pragma unroll 2
   for (int at = tid; at < tiles * kTile; at += kThreads) {
     if (c.scores[at] < threshold) continue;
     const int slot = atomicAdd(&count, 1), in = at % kTile;
@@ -75,18 +80,21 @@ __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
   }
   __syncthreads();
   int32_t* out = a.indices + static_cast<size_t>(pair) * a.top;
+#pragma unroll 1
   for (int base = 0; base < count; base += kThreads / 4) {
     const int candidate = base + tid / 4;
     const bool real = candidate < count;
     const float value = real ? values[candidate] : 0.f;
     const int id = real ? ids[candidate] : 0;
     int before = 0;
+#pragma unroll 4
     for (int j = tid % 4; j < count; j += 4)
       before += values[j] > value || (values[j] == value && ids[j] < id);
     before += __shfl_xor_sync(kAll, before, 1);
     before += __shfl_xor_sync(kAll, before, 2);
     if (real && tid % 4 == 0 && before < a.top) out[before] = id;
   }
+#pragma unroll 1
   for (int i = count + tid; i < a.top; i += kThreads) out[i] = -1;
 }
 
