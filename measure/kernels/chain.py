@@ -124,8 +124,9 @@ class Chain:
         own = dataclasses.replace(cache, keys=torch.randn_like(cache.keys),
                                   values=torch.randn_like(cache.values))
         return Layer(
-            weights(s.qkv, s.hidden), weights(s.hidden, s.heads * s.dim), weights(2 * s.ffn, s.hidden),
-            weights(s.hidden, s.ffn), torch.ones(2, s.hidden, dtype=torch.bfloat16),
+            weights(s.qkv, s.hidden), weights(s.hidden, s.heads * s.dim),
+            weights(2 * s.ffn, s.hidden), weights(s.hidden, s.ffn),
+            torch.ones(2, s.hidden, dtype=torch.bfloat16),
             weights(s.rank, s.hidden), weights(s.heads * s.dim, s.rank), own)
 
     def _routers(self, make: Callable[..., Router]) -> list[Router]:

@@ -141,12 +141,13 @@ def best_part_kernel(logits, best, where, vocab, parts, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def best_kernel(best, where, tokens, parts, BLOCK: tl.constexpr):
-    """Place of the largest of the parts' maxima (ties: the lowest)."""
+def best_kernel(best, where, tokens, parts, vocab, BLOCK: tl.constexpr):
+    """Place of the largest of the parts' maxima (ties: the lowest; all NaN: the last token)."""
     row, lane = tl.program_id(0), tl.arange(0, BLOCK)
     value = tl.load(best + row * parts + lane, mask=lane < parts, other=float("-inf"))
-    place = tl.load(where + row * parts + lane, mask=lane < parts, other=2147483647)
-    tl.store(tokens + row, tl.min(tl.where(value == tl.max(value, 0), place, 2147483647), 0))
+    place = tl.load(where + row * parts + lane, mask=lane < parts, other=vocab)
+    first = tl.min(tl.where(value == tl.max(value, 0), place, vocab), 0)
+    tl.store(tokens + row, tl.minimum(first, vocab - 1))
 
 
 def sample_greedy(logits: torch.Tensor, tokens: torch.Tensor, block: int = 2048) -> None:
@@ -156,7 +157,7 @@ def sample_greedy(logits: torch.Tensor, tokens: torch.Tensor, block: int = 2048)
     best = torch.empty((rows, parts), dtype=torch.float32)
     where = torch.empty((rows, parts), dtype=torch.int32)
     best_part_kernel[(rows, parts)](logits, best, where, vocab, parts, block)
-    best_kernel[(rows,)](best, where, tokens, parts, triton.next_power_of_2(parts))
+    best_kernel[(rows,)](best, where, tokens, parts, vocab, triton.next_power_of_2(parts))
 
 
 def gemm(hidden: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
