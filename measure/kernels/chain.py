@@ -134,7 +134,7 @@ class Chain:
         first = make(self.batch, self.tokens)
         made = [make(self.batch, self.tokens, like=first) for _ in self.layers]
         for router in made:
-            router.indices = torch.empty_like(router.indices)
+            router.indices = torch.full_like(router.indices, -1)
             router.retarget(self.buffers.queries)
             router()
         return made
