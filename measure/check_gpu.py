@@ -1,0 +1,138 @@
+"""Check every GPU kernel against float64 on random inputs: ``python -m measure.check_gpu``."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from measure.gpu import capture, require_gpu
+from measure.kernels import attention_reference, flow, flow_checks, router_fused, router_stepwise
+from measure.kernels.attention import Attention, default_splits, random_cache, random_pages
+from measure.kernels.compare import relative_error
+from measure.kernels.handover import Channel
+from measure.kernels.router_checks import check_fused, check_stepwise, floats
+from measure.kernels.router_fused import Tuning
+
+Row = tuple[str, float, float]
+"""Name, error, bound."""
+
+BF16, ATTENTION = 4e-3, 1e-2
+
+
+def fused_rows() -> Iterator[Row]:
+    """Every tuning, page counts around tile and cluster borders, groups of 1 to 8 heads."""
+    tunings = [Tuning(c, t, w) for c, t, w in itertools.product((1, 2, 8, 16), (256, 512), (1, 4))]
+    tunings += [Tuning(4, 512, 2), Tuning(2, 512, 4, overlap=True)]
+    for i, tuning in enumerate(tunings):
+        tokens = (4096, 517, 6147)[i % 3]
+        router = router_fused.random_router(2, tokens, kv_heads=2, tuning=tuning)
+        router.context[1] = tokens - 2 - 5 * (i % 2)
+        for name, error in check_fused(router).items():
+            yield f"fused {tuning} {tokens} {name}", error, 1e-4
+    for channels, group, tokens in ((128, 4, 2049), (45, 8, 1300), (32, 1, 130), (32, 4, 6)):
+        router = router_fused.random_router(
+            1, tokens, kv_heads=3, group=group, channels=channels, top=32)
+        for name, error in check_fused(router).items():
+            yield f"fused r={channels} group={group} {tokens} {name}", error, 1e-4
+    router = router_fused.random_router(2, 40000, kv_heads=1, top=64, page_tokens=4)
+    yield "fused 40000 selection", check_fused(router)["selection"], 1e-4
+
+
+def stepwise_rows() -> Iterator[Row]:
+    """Both with and without the channel filter."""
+    for tokens, channels in itertools.product((4097, 12288, 130), (32, 128)):
+        router = router_stepwise.random_router(2, tokens, kv_heads=2, channels=channels)
+        router.context[1] = tokens - 2
+        for name, error in check_stepwise(router).items():
+            yield f"stepwise r={channels} {tokens} {name}", error, 1e-4
+
+
+def attention_rows() -> Iterator[Row]:
+    """Dense and sparse, with and without splits, block sizes 4 to 32."""
+    for tokens, splits in itertools.product((1000, 4097), (1, 7, 0)):
+        splits = splits or default_splits(16, tokens)
+        op = Attention(torch.randn(2, 8, 4, 128).bfloat16(), random_cache(2, tokens), splits)
+        op.cache.context[1] = tokens - 3
+        op()
+        error = relative_error(floats(op.result), attention_reference.attention(op))
+        yield f"attention dense {tokens} splits={splits}", error, ATTENTION
+    for block, splits in itertools.product((4, 8, 16, 32), (1, 3)):
+        cache, pages = random_cache(2, 1003, block_tokens=block), random_pages(2, 8, 250, 32)
+        op = Attention(torch.randn(2, 8, 4, 128).bfloat16(), cache, splits, pages)
+        op()
+        error = relative_error(floats(op.result), attention_reference.attention(op))
+        yield f"attention sparse block={block} splits={splits}", error, ATTENTION
+
+
+def gemm_rows() -> Iterator[Row]:
+    """BF16 and FP8 GEMMs."""
+    hidden, weight = torch.randn(8, 512).bfloat16(), torch.randn(256, 512).bfloat16()
+    out = torch.full((8, 256), float("nan"), dtype=torch.bfloat16)
+    flow.gemm(hidden, weight, out)
+    expected = floats(hidden) @ floats(weight).T
+    yield "gemm bf16", relative_error(floats(out), expected), BF16
+    scale, kind = torch.ones(()), torch.float8_e4m3fn
+    small = flow.gemm_fp8(hidden.to(kind), weight.to(kind), scale)
+    expected = floats(hidden.to(kind).float()) @ floats(weight.to(kind).float()).T
+    yield "gemm fp8", relative_error(floats(small), expected), BF16
+
+
+def flow_rows() -> Iterator[Row]:
+    """The main flow, the projection and stage 1."""
+    yield "norm", flow_checks.check_norm(8, 4096), BF16
+    yield "rope", flow_checks.check_rope(4, 500, 8, 4, 128), BF16
+    yield "silu", flow_checks.check_silu(4, 14336), BF16
+    yield "embed and sample", flow_checks.check_ends(4, 128256, 256), 0.0
+    yield "down-projection", flow_checks.check_down(8, 4096, 128), BF16
+    for width, norm in ((4096, True), (128, False)):
+        for batch in (1, 20):
+            error = flow_checks.check_query(batch, width, 8, 4, 128, norm)
+            yield f"proxy query k={width} b={batch}", error, BF16
+    yield "summary build", flow_checks.check_summary_build(8, 4097, 128, 4), 0.0
+    yield "stage 1", flow_checks.check_stage1(4, 4, 5000, 1024), 1e-2
+    yield from gemm_rows()
+
+
+def handover_rows() -> Iterator[Row]:
+    """Payloads arrive before their flag, answers before theirs, over replays of a graph."""
+    channel, seen = Channel(), torch.full((256,), -1, dtype=torch.int32)
+    for size_bytes in (256, 65536):
+        source = torch.randint(0, 256, (size_bytes,), dtype=torch.uint8)
+        channel.serve(2e-6)
+
+        def step(source: torch.Tensor = source) -> None:
+            channel.publish(source)
+            channel.await_answer(seen)
+
+        graph = capture([step] * 4)
+        before = int(seen[0])
+        for _ in range(5):
+            graph.replay()
+        torch.cuda.synchronize()
+        wrong = float(np.mean(channel.payload(size_bytes) != source.cpu().numpy()))
+        yield f"hand-over {size_bytes} payload", wrong, 0.0
+        yield f"hand-over {size_bytes} answers", float((seen != before + 20).float().mean()), 0.0
+    channel.close()
+
+
+def main() -> int:
+    """Print a row a check; 1 where any fails."""
+    require_gpu()
+    torch.manual_seed(int(sys.argv[1]) if len(sys.argv) > 1 else torch.seed() % 2**31)
+    failed = checked = 0
+    for family in (fused_rows, stepwise_rows, attention_rows, flow_rows, handover_rows):
+        for name, error, bound in family():
+            good = error <= bound
+            checked, failed = checked + 1, failed + (not good)
+            if not good:
+                print(f"WRONG {name}: {error:.3g} > {bound:.3g}", flush=True)
+    print(f"{checked} checks, {failed} wrong, seed {torch.initial_seed()}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

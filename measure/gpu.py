@@ -1,0 +1,89 @@
+"""GPU time of kernels: launches captured in a CUDA graph, events around its replays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from essim.errors import AbsentError
+from measure.timing import Measurement, Spec, from_samples
+
+Launch = Callable[[], object]
+
+PEAK_BYTES_PER_S = 4.8e12
+"""No sample may be faster than its bytes at this rate (H200 datasheet)."""
+COLD_BYTES = 192 << 20
+"""Bytes that a rotation must touch so that none survives in a 60 MB L2 until its next turn."""
+
+
+def require_gpu() -> torch.device:
+    """The current GPU, set as torch's default device.
+
+    Raises
+    ------
+    AbsentError
+        Where there is none.
+    """
+    if not torch.cuda.is_available():
+        raise AbsentError("no CUDA GPU here", "Run this on the machine to be measured")
+    torch.set_default_device("cuda")
+    return torch.device("cuda")
+
+
+def stream_handle() -> int:
+    """The current stream as a ``cudaStream_t``."""
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def cold_sets(bytes_touched: int, most: int = 256) -> int:
+    """Sets of inputs to rotate through so that each is cold again at its turn."""
+    return max(2, min(most, -(-COLD_BYTES // max(bytes_touched, 1))))
+
+
+def capture(launches: Sequence[Launch]) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of the launches, each dependent on the one before; all are run once first."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for launch in launches:
+            launch()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    return graph
+
+
+def replay_s(graph: torch.cuda.CUDAGraph, replays: int, warm_ups: int = 3) -> list[float]:
+    """Seconds of each replay."""
+    for _ in range(warm_ups):
+        graph.replay()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * replays)]
+    for start, end in zip(events[::2], events[1::2], strict=True):
+        start.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    pairs = zip(events[::2], events[1::2], strict=True)
+    return [start.elapsed_time(end) * 1e-3 for start, end in pairs]
+
+
+def chain_s(launches: Sequence[Launch], least: int = 64, replays: int = 30) -> list[float]:
+    """Seconds a launch, one sample a replay of a chain of at least ``least`` launches.
+
+    The chain repeats ``launches``, which rotate through cold inputs.
+    """
+    rounds = -(-least // len(launches))
+    chain = list(itertools.islice(itertools.cycle(launches), rounds * len(launches)))
+    return [seconds / len(chain) for seconds in replay_s(capture(chain), replays)]
+
+
+def measure_chain(
+    spec: Spec, launches: Sequence[Launch], least: int = 64, replays: int = 30
+) -> Measurement:
+    """Marginal time of a launch in a chain, impossible samples rejected."""
+    return from_samples(spec, chain_s(launches, least, replays), PEAK_BYTES_PER_S)

@@ -1,0 +1,226 @@
+"""A whole decode step in one CUDA graph, built of the measured kernels.
+
+It shows whether prices add up: a step against the sum of what each op adds to it, and what a router
+costs on the main stream or, beside it, on a second stream. Weights and caches are distinct in every
+layer, so cold as in a real step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from measure.kernels import flow, projection, router_fused, router_stepwise
+from measure.kernels.attention import (
+    Attention,
+    PagedCache,
+    default_splits,
+    random_cache,
+    sparse_attention,
+)
+from measure.kernels.handover import Channel
+from measure.kernels.reference import rope_table
+
+Step = tuple[str, Callable[[], object]]
+Router = router_fused.FusedRouter | router_stepwise.StepwiseRouter
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Llama-3.1-8B by default."""
+
+    layers: int = 32
+    hidden: int = 4096
+    heads: int = 32
+    kv_heads: int = 8
+    dim: int = 128
+    ffn: int = 14336
+    vocab: int = 128256
+    rank: int = 128
+
+    @property
+    def qkv(self) -> int:
+        """Rows of the QKV weight."""
+        return (self.heads + 2 * self.kv_heads) * self.dim
+
+
+def weights(*shape: int) -> torch.Tensor:
+    """Random BF16 of a size that keeps activations near one."""
+    return torch.empty(shape, dtype=torch.bfloat16).normal_(0, shape[-1] ** -0.5)
+
+
+@dataclass
+class Layer:
+    """Weights and state of one layer."""
+
+    qkv: torch.Tensor
+    o: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    gains: torch.Tensor
+    proxy_down: torch.Tensor
+    proxy_up: torch.Tensor
+    cache: PagedCache
+
+
+@dataclass
+class Buffers:
+    """Activations of one step, shared by all layers."""
+
+    residual: torch.Tensor
+    normed: torch.Tensor
+    qkv: torch.Tensor
+    queries: torch.Tensor
+    o: torch.Tensor
+    gate_up: torch.Tensor
+    act: torch.Tensor
+    down: torch.Tensor
+    latents: torch.Tensor
+    proxy: torch.Tensor
+    logits: torch.Tensor
+    tokens: torch.Tensor
+
+
+@dataclass
+class Chain:
+    """A decode step.
+
+    Attributes
+    ----------
+    routing
+        ``none``, ``inline`` (after RoPE), ``side`` (a second stream: proxy query and router of the
+        next layer, forked after o_proj, joined before its attention) or ``handover`` (publish after
+        o_proj, await before attention, answered in advance).
+    kernel
+        ``fused`` or ``stepwise``.
+    """
+
+    shape: Shape
+    batch: int
+    tokens: int
+    kernel: str = "fused"
+    routing: str = "none"
+    layers: list[Layer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        s = self.shape
+        self.cache = random_cache(
+            self.batch, self.tokens, kv_heads=s.kv_heads, dim=s.dim, block_tokens=4)
+        self.layers = [self._layer() for _ in range(s.layers)]
+        self.embedding, self.head = weights(s.vocab, s.hidden), weights(s.vocab, s.hidden)
+        self.cos_sin = torch.as_tensor(rope_table(self.tokens + 1, s.dim)).cuda()
+        self.buffers = self._buffers()
+        self.routers = {"fused": self._routers(router_fused.random_router),
+                        "stepwise": self._routers(router_stepwise.random_router)}
+        self.channel, self.side = Channel(), torch.cuda.Stream()
+        self.answer = torch.zeros(self.batch * s.kv_heads * 32, dtype=torch.int32)
+        self.channel.answered()
+
+    def _layer(self) -> Layer:
+        s, cache = self.shape, self.cache
+        own = dataclasses.replace(cache, keys=torch.randn_like(cache.keys),
+                                  values=torch.randn_like(cache.values))
+        return Layer(
+            weights(s.qkv, s.hidden), weights(s.hidden, s.heads * s.dim),
+            weights(2 * s.ffn, s.hidden), weights(s.hidden, s.ffn),
+            torch.ones(2, s.hidden, dtype=torch.bfloat16),
+            weights(s.rank, s.hidden), weights(s.heads * s.dim, s.rank), own)
+
+    def _routers(self, make: Callable[..., Router]) -> list[Router]:
+        """A router a layer, each run once so that its indices are a selection."""
+        first = make(self.batch, self.tokens)
+        made = [make(self.batch, self.tokens, like=first) for _ in self.layers]
+        for router in made:
+            router.indices = torch.full_like(router.indices, -1)
+            router.retarget(self.buffers.queries)
+            router()
+        return made
+
+    def _buffers(self) -> Buffers:
+        s, rows = self.shape, self.batch
+        group = s.heads // s.kv_heads
+        wide = {"residual": s.hidden, "normed": s.hidden, "qkv": s.qkv, "o": s.hidden,
+                "gate_up": 2 * s.ffn, "act": s.ffn, "down": s.hidden, "latents": s.rank,
+                "logits": s.vocab}
+        made = {name: torch.randn(rows, width).bfloat16() for name, width in wide.items()}
+        query = torch.randn(rows, s.kv_heads, group, s.dim).bfloat16()
+        return Buffers(**made, queries=query, proxy=query.clone(),
+                       tokens=torch.zeros(rows, dtype=torch.int32))
+
+    def _route(self, layer: int, queries: torch.Tensor) -> Router:
+        router = self.routers[self.kernel][layer]
+        router.retarget(queries)
+        return router
+
+    def _fork(self, layer: int) -> None:
+        """On the second stream: proxy query and router of ``layer``."""
+        b, own = self.buffers, self.layers[layer]
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            projection.project_down(b.residual, own.proxy_down, b.latents)
+            projection.project_query(b.latents, own.proxy_up, self.cos_sin, own.cache.context,
+                                     b.proxy, norm=False)
+            self._route(layer, b.proxy)()
+
+    def _before_attention(self, layer: int) -> Iterator[Step]:
+        if layer == 0:
+            return
+        if self.routing == "inline":
+            yield "route", self._route(layer, self.buffers.queries)
+        elif self.routing == "side":
+            yield "join", lambda: torch.cuda.current_stream().wait_stream(self.side)
+        elif self.routing == "handover":
+            yield "await", lambda: self.channel.await_answer(self.answer)
+
+    def _after_o(self, layer: int) -> Iterator[Step]:
+        if layer + 1 == self.shape.layers:
+            return
+        if self.routing == "side":
+            yield "fork", lambda: self._fork(layer + 1)
+        elif self.routing == "handover":
+            yield "publish", lambda: self.channel.publish(self.buffers.residual)
+
+    def _attention(self, layer: int) -> Step:
+        own, s = self.layers[layer], self.shape
+        queries = self.buffers.queries
+        if layer == 0:
+            splits = default_splits(self.batch * s.kv_heads, self.tokens)
+            return "attn_dense", Attention(queries, own.cache, splits)
+        indices = self.routers[self.kernel][layer].indices
+        return "attn_sparse", sparse_attention(queries, own.cache, indices)
+
+    def steps(self) -> Iterator[Step]:
+        """The ops of a step in order: name and launch."""
+        b = self.buffers
+        yield "embed", lambda: flow.embed(b.tokens, self.embedding, b.residual)
+        for i, own in enumerate(self.layers):
+            added = b.down if i else None
+            yield "norm", lambda w=own.gains[0], a=added: flow.rms_norm(b.residual, w, b.normed, a)
+            yield "gemm_qkv", lambda w=own.qkv: flow.gemm(b.normed, w, b.qkv)
+            yield "rope", lambda c=own.cache: flow.rope_append(b.qkv, self.cos_sin, b.queries, c)
+            yield from self._before_attention(i)
+            name, attention = self._attention(i)
+            yield name, attention
+            out = attention.result.view(self.batch, -1)
+            yield "gemm_o", lambda w=own.o, x=out: flow.gemm(x, w, b.o)
+            yield "norm", lambda w=own.gains[1]: flow.rms_norm(b.residual, w, b.normed, b.o)
+            yield from self._after_o(i)
+            yield "gemm_gate_up", lambda w=own.gate_up: flow.gemm(b.normed, w, b.gate_up)
+            yield "act", lambda: flow.silu_mul(b.gate_up, b.act)
+            yield "gemm_down", lambda w=own.down: flow.gemm(b.act, w, b.down)
+        last = torch.ones(self.shape.hidden, dtype=torch.bfloat16)
+        yield "norm", lambda: flow.rms_norm(b.residual, last, b.normed, b.down)
+        yield "head", lambda: flow.gemm(b.normed, self.head, b.logits)
+        yield "sample", lambda: flow.sample_greedy(b.logits, b.tokens)
+
+    def launches(self, without: Collection[str] = ()) -> list[Callable[[], object]]:
+        """Launches of a step, without some ops."""
+        return [launch for name, launch in self.steps() if name not in without]
+
+    def counts(self) -> dict[str, int]:
+        """How often each op occurs."""
+        names = [name for name, _ in self.steps()]
+        return {name: names.count(name) for name in dict.fromkeys(names)}

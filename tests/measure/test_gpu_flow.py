@@ -1,0 +1,51 @@
+"""The main flow's kernels against float64, interpreted on the CPU."""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
+
+from measure.kernels import flow_checks  # noqa: E402
+
+ROUNDING = 4e-3
+"""Half a unit in the last place of BF16."""
+
+
+def test_norm() -> None:
+    assert flow_checks.check_norm(3, 200) < ROUNDING
+
+
+def test_rope_and_append() -> None:
+    assert flow_checks.check_rope(2, 70, 2, 4, 64) < ROUNDING
+
+
+def test_silu() -> None:
+    assert flow_checks.check_silu(2, 700) < ROUNDING
+
+
+def test_embedding_and_sampling() -> None:
+    assert flow_checks.check_ends(3, 5000, 96) == 0
+
+
+def test_down_projection() -> None:
+    assert flow_checks.check_down(3, 200, 6) < ROUNDING
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_proxy_query(norm: bool) -> None:
+    """In fp16: the interpreter has no product of BF16."""
+    assert flow_checks.check_query(3, 512, 2, 2, 64, norm, torch.float16) < 1e-3
+
+
+@pytest.mark.parametrize("tokens", [64, 70])
+def test_summary_build(tokens: int) -> None:
+    assert flow_checks.check_summary_build(2, tokens, 32, 4) == 0
+
+
+def test_stage1() -> None:
+    assert flow_checks.check_stage1(2, 2, 600, 128) == 0

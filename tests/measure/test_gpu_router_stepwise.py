@@ -1,0 +1,25 @@
+"""The stepwise router's kernels against the float64 reference, interpreted on the CPU."""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
+
+from measure.kernels.router_checks import check_stepwise  # noqa: E402
+from measure.kernels.router_stepwise import random_router  # noqa: E402
+
+
+@pytest.mark.parametrize("context_tokens", [3, 90, 401, 804])
+@pytest.mark.parametrize("channels", [32, 128])
+def test_selection_and_update(context_tokens: int, channels: int) -> None:
+    router = random_router(2, context_tokens, kv_heads=2, channels=channels)
+    router.context[1] = max(1, context_tokens - 2)
+    errors = check_stepwise(router)
+    assert errors["summaries"] == 0
+    assert errors["offsets"] == 0
+    assert errors["selection"] < 1e-4
