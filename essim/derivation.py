@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from essim.hardware import HardwareProfile
-from essim.memory import max_batch, memory
+from essim.memory import kv_slots, max_batch, memory
 from essim.model import ModelShape, dtype_bytes
 from essim.results import Row
 from essim.scenario import Scenario
@@ -142,6 +142,13 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
     texts.append(
         f"A KV {'+ summary ' if on_gpu else ''}pool of all that is left on the GPU holds "
         f"{pool_tokens(point, gpu_bytes - held):,} tokens."
+    )
+    tokens = point.resolved_selector().kept_prompt_tokens(point.workload.input_tokens)
+    tokens += point.workload.output_tokens - 1
+    slots = kv_slots(point.resolved_selector(), tokens)
+    texts.append(
+        f"At the last token a sequence fills {tokens:,} of its {slots:,} token slots "
+        f"({tokens / slots:.1%}): KV blocks are allocated whole."
     )
     if pool is not None:
         kv, summary = pool_bytes(point, pool)

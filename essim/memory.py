@@ -76,10 +76,10 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
     batch = batch or load.batch
     kept = selector.kept_prompt_tokens(load.input_tokens)
     new_tokens = load.output_tokens - 1
-    final_slots = _slots(selector, kept + new_tokens)
-    seen_slots = _slots(selector, load.input_tokens + new_tokens)
-    kept_slots = _slots(selector, kept)
-    prompt_slots = _slots(selector, load.input_tokens)
+    final_slots = kv_slots(selector, kept + new_tokens)
+    seen_slots = kv_slots(selector, load.input_tokens + new_tokens)
+    kept_slots = kv_slots(selector, kept)
+    prompt_slots = kv_slots(selector, load.input_tokens)
     summary = math.ceil(
         batch
         * final_slots
@@ -107,7 +107,7 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
     )
 
 
-def _slots(selector: Selector, tokens: int) -> int:
+def kv_slots(selector: Selector, tokens: int) -> int:
     """Return token slots: whole KV blocks are allocated."""
     block = selector.table_conditions().get("kv_block_tokens", 1)
     return math.ceil(tokens / block) * block

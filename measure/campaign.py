@@ -113,10 +113,11 @@ def run(
         ):
             if not places:
                 continue
-            table = ResultTable(file, (*bench.keys, *bench.axes), bench.source_hash)
+            keys = [key for key in bench.keys if key != "dtype"]
+            table = ResultTable(file, (*keys, *bench.axes), bench.source_hash)
 
             def point(spec: Spec, bench: Bench = bench) -> Measurement:
-                ready = bench.prepare(spec.axes)
+                ready = bench.prepare({"dtype": spec.dtype, **spec.axes})
                 spec = Spec(
                     *(spec.kind, spec.axes, spec.dtype, spec.cache_state, ready.bytes_moved),
                     spec.source_hash,
@@ -126,8 +127,12 @@ def run(
             def tell(progress: Progress, bench: Bench = bench) -> None:
                 on_progress(bench.table, progress)
 
-            specs = [
-                Spec(bench.table, place, bench.dtype, "cold", None, bench.source_hash)
-                for place in places
-            ]
+            specs = [_spec(bench, place) for place in places]
             fill(table, specs, point, tell)
+
+
+def _spec(bench: Bench, place: Place) -> Spec:
+    """Return what a place measures; a place may have a dtype of its own."""
+    axes = {axis: value for axis, value in place.items() if axis != "dtype"}
+    dtype = str(place.get("dtype", bench.dtype))
+    return Spec(bench.table, axes, dtype, "cold", None, bench.source_hash)

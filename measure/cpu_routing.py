@@ -24,7 +24,12 @@ _ROUTER_CALLS = 2000
 
 def routing_benches(plan: Plan) -> list[Bench]:
     """Return the tables of routing and of what it adds to the main stream."""
-    return [_inline(plan), _proxy_down(plan), _cpu_route(plan), _cpu_update(plan)]
+    return [_inline(plan), _proxy_down(plan), *router_benches(plan)]
+
+
+def router_benches(plan: Plan) -> list[Bench]:
+    """Return the tables of the C++ router alone."""
+    return [_cpu_route(plan), _cpu_update(plan)]
 
 
 def _conditions(plan: Plan) -> dict[str, list[int | str]]:
@@ -113,7 +118,7 @@ def _router_bench(
     held = {name: ticks for name, ticks in axes.items() if name != "threads"}
     fixed = {"threads": plan.threads[:1]}
     heldout = tuple(fixed_place(place, fixed) for place in held_out(plan.seed, **held))
-    conditions = _conditions(plan) | {"projection_rank": [0, plan.rank]}
+    conditions = _conditions(plan) | {"projection_rank": [0, plan.rank], "summary_dtype": ["fp8"]}
     return Bench(
         table=table,
         axes=tuple(axes),

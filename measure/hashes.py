@@ -16,7 +16,15 @@ def flow_hash() -> str:
     return source_hash([KERNELS / "torch_flow.py"])
 
 
+def gpu_hash() -> str:
+    """Return the source hash of the GPU kernels."""
+    names = ("attention", "flow", "projection", "router_fused", "router_stepwise", "stage1")
+    files = [KERNELS / f"{name}.py" for name in names]
+    files += [KERNELS / "chain.py", *KERNELS.rglob("*.cu"), *KERNELS.rglob("*.cuh")]
+    return source_hash(files)
+
+
 def stale_tables(profile: HardwareProfile) -> list[str]:
     """Return the tables that were measured with kernels that have changed since."""
-    current = {flow_hash(), router_hash()}
+    current = {flow_hash(), gpu_hash(), router_hash()}
     return [name for name, table in profile.tables.items() if table.source_hashes - current]

@@ -51,6 +51,10 @@ def measure_machine(
     InputError
         If tables there were measured with other kernels.
     """
+    if torch.cuda.is_available():
+        from measure.gpu_main import measure_gpu
+
+        return measure_gpu(name, out, quick, on_progress)
     threads = thread_count()
     if threads < 2:
         raise AbsentError(
@@ -70,20 +74,23 @@ def measure_machine(
     return file
 
 
+def number(value: str | int, date: str, reference: str, source: str = "measured") -> dict[str, Any]:
+    """Return a sourced number of the profile."""
+    return {"value": value, "source": source, "reference": reference, "date": date}
+
+
 def profile_spec(name: str, plan: Plan, facts: dict[str, object], threads: int) -> dict[str, Any]:
     """Return the profile without its tables: peaks, links, constants, provenance."""
     date = str(facts["date"])
-
-    def number(value: str | int, reference: str, source: str = "measured") -> dict[str, Any]:
-        return {"value": value, "source": source, "reference": reference, "date": date}
-
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     bandwidth, flops, launch_s = copy_bytes_per_s(), matmul_flops_per_s(), dispatch_s()
     publish_s, take_s = hand_over_s(plan)
     one_core = "one core, by torch"
     link = {
-        "bandwidth_bytes_per_s": number(f"{bandwidth:.4g} B/s", "copy within memory, one core"),
-        "flag_latency_s": number("0 us", "inside the measured router times"),
+        "bandwidth_bytes_per_s": number(
+            f"{bandwidth:.4g} B/s", date, "copy within memory, one core"
+        ),
+        "flag_latency_s": number("0 us", date, "inside the measured router times"),
     }
     return {
         "name": name,
@@ -94,33 +101,45 @@ def profile_spec(name: str, plan: Plan, facts: dict[str, object], threads: int) 
         ),
         "gpu": {
             "name": "torch on one core",
-            "memory_bytes": number(f"{memory // 2} B", "half of the machine's memory", "assumed"),
-            "bandwidth_bytes_per_s": number(f"{bandwidth:.4g} B/s", f"copy, {one_core}"),
-            "bf16_flops_per_s": number(f"{flops:.4g} FLOP/s", f"fp32 matmul of 1024^3, {one_core}"),
-            "launch_s": number(f"{launch_s * 1e6:.4g} us", "a torch operation on one element"),
+            "memory_bytes": number(
+                f"{memory // 2} B", date, "half of the machine's memory", "assumed"
+            ),
+            "bandwidth_bytes_per_s": number(f"{bandwidth:.4g} B/s", date, f"copy, {one_core}"),
+            "bf16_flops_per_s": number(
+                f"{flops:.4g} FLOP/s", date, f"fp32 matmul of 1024^3, {one_core}"
+            ),
+            "launch_s": number(
+                f"{launch_s * 1e6:.4g} us", date, "a torch operation on one element"
+            ),
         },
         "cpu": {
             "name": str(facts["cpu"]),
-            "cores": number(threads - 1, "cores left to the router"),
-            "memory_bytes": number(f"{memory // 2} B", "half of the machine's memory", "assumed"),
-            "bandwidth_bytes_per_s": number(f"{bandwidth:.4g} B/s", f"copy, {one_core}"),
+            "cores": number(threads - 1, date, "cores left to the router"),
+            "memory_bytes": number(
+                f"{memory // 2} B", date, "half of the machine's memory", "assumed"
+            ),
+            "bandwidth_bytes_per_s": number(f"{bandwidth:.4g} B/s", date, f"copy, {one_core}"),
             "fp32_flops_per_s": number(
-                f"{flops * (threads - 1):.4g} FLOP/s", f"fp32 matmul of 1024^3, {one_core}, x cores"
+                f"{flops * (threads - 1):.4g} FLOP/s",
+                date,
+                f"fp32 matmul of 1024^3, {one_core}, x cores",
             ),
         },
         "d2h": link,
         "h2d": link,
-        "provenance": {key: _plain(value) for key, value in facts.items()}
+        "provenance": {key: plain(value) for key, value in facts.items()}
         | {"command": f"essim measure --profile {name}"},
         "constants": {
-            "publish": number(f"{publish_s * 1e6:.4g} us", "latent into the router's mailbox"),
-            "await": number(f"{take_s * 1e6:.4g} us", "taking indices that are there"),
-            "host": number("0 us", "the loop's own time is inside the operations", "assumed"),
+            "publish": number(
+                f"{publish_s * 1e6:.4g} us", date, "latent into the router's mailbox"
+            ),
+            "await": number(f"{take_s * 1e6:.4g} us", date, "taking indices that are there"),
+            "host": number("0 us", date, "the loop's own time is inside the operations", "assumed"),
         },
     }
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Return a fact as one scalar."""
     if isinstance(value, dict):
         return ", ".join(f"{k} {v}" for k, v in value.items())

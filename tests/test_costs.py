@@ -220,3 +220,17 @@ def test_the_cpu_roofline_scales_with_threads() -> None:
 def test_the_tail_page_is_not_routed() -> None:
     """1024 whole pages of 4 and a tail of one token: reads are 128 routed tokens and the tail."""
     assert ROCKET.read_tokens(PRESETS["llama-3.1-8b"], np.array([4097]))[0] == pytest.approx(129)
+
+
+def test_a_transfer_is_latency_plus_bytes_over_bandwidth() -> None:
+    """So that one page gets a fraction of the bandwidth that a thousand get."""
+    profile = load_profile(find_profile("a100-80gb", Path()))
+    case = Case(PRESETS["llama-3.1-8b"], ROCKET, Routing(where="cpu", anchor="target"))
+    costs = CostModel(profile, case)
+    rates = []
+    for batch in (1, 1000):
+        at = Point(batch, batch, np.array([4096], dtype=np.int64))
+        seconds = costs.price("anchor_d2h", at).mean_s[0]
+        assert seconds == pytest.approx(1.5e-6 + batch * 8192 / 25e9)
+        rates.append(batch * 8192 / seconds)
+    assert rates[0] < 0.2 * rates[1]

@@ -117,3 +117,10 @@ def test_lines_say_what_holds_kv_and_still_add_up(model: str, formula: str) -> N
     assert rows[0]["bytes"] == base.model.rank().kv_bytes_per_token()
     parts = [r["bytes"] for r in rows if r["place"] == "GPU" and r["what"] not in ("total", "free")]
     assert sum(parts) == need.gpu_bytes
+
+
+def test_block_and_token_utilisation_are_shown() -> None:
+    overrides = ["selector.kv_block_tokens=16", "workload.input_tokens=17"]
+    base, _ = load_scenario(MAIN, [*overrides, "workload.output_tokens=1"])
+    said = "At the last token a sequence fills 17 of its 32 token slots (53.1%)"
+    assert any(fact.startswith(said) for fact in facts(base, PROFILE, None))

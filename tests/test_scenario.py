@@ -9,6 +9,7 @@ import pytest
 
 from essim.errors import InputError
 from essim.scenario import load_scenario, schema
+from essim.yamlfile import parse_scalar
 
 OUTPUT_16 = "output_tokens: 16"
 
@@ -277,3 +278,10 @@ def test_windows_line_ends_and_a_byte_order_mark_are_no_obstacle(scenario_file) 
     file = scenario_file()
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
     assert load_scenario(file)[0].name == "small"
+
+
+def test_yaml_numbers_are_those_of_yaml_1_2() -> None:
+    assert parse_scalar("1e9") == 1e9
+    assert isinstance(parse_scalar("1e9"), float)
+    assert parse_scalar("off") == "off"
+    assert parse_scalar("010") == 10

@@ -54,7 +54,8 @@ def _gpu_side_slowdown(case: Case, point: Point) -> Work:
     """Floor: the bandwidth that router and projection take, and the fork and join."""
     route = _gpu_route(case.routing.kernel)(case, point)
     taken = route.byte_count + _gpu_proxy(case, point).byte_count
-    return Work("gpu_side_slowdown", axes=route.axes, byte_count=taken, launches=2)
+    keys = {"kernel": case.routing.kernel}
+    return Work("gpu_side_slowdown", axes=route.axes, keys=keys, byte_count=taken, launches=2)
 
 
 def _proxy_down(case: Case, point: Point) -> Work:

@@ -19,6 +19,7 @@ def linear_bench(calls: list[object], table: str = "norm", source_hash: str = "a
 
     def prepare(place) -> Ready:
         calls.append(dict(place))
+        assert place["dtype"] == "fp32"
         seconds = 1e-3 * (1 + 2 * place["batch"] + place["context_tokens"] / 100)
         return Ready(lambda: seconds, bytes_moved=1000, calls=5)
 
