@@ -17,8 +17,7 @@ import torch
 from measure.gpu import Launch, cold_sets, measure_chain, require_gpu
 from measure.kernels import flow, projection, router_fused, router_stepwise
 from measure.kernels.attention import (
-    Attention,
-    default_splits,
+    dense_attention,
     random_cache,
     random_pages,
     sparse_attention,
@@ -88,10 +87,12 @@ def dense_points() -> Iterator[Point]:
         moved = batch * tokens * KV_HEADS * DIM * 4
 
         def make(batch: int = batch, tokens: int = tokens, moved: int = moved) -> list[Launch]:
-            splits = default_splits(batch * KV_HEADS, tokens)
-            return [Attention(torch.randn(batch, KV_HEADS, 4, DIM).bfloat16(),
-                              random_cache(batch, tokens), splits)
-                    for _ in range(cold_sets(moved, 64))]
+            queries, first = torch.randn(batch, KV_HEADS, 4, DIM).bfloat16(), random_cache(
+                batch, tokens)
+            caches = [dataclasses.replace(first, keys=first.keys.clone(),
+                                          values=first.values.clone())
+                      for _ in range(cold_sets(moved, 64))]
+            return [dense_attention(queries, cache, tokens) for cache in caches]
 
         yield spec("attn_dense", moved, batch=batch, context_tokens=tokens), make
 
@@ -172,12 +173,16 @@ def make_proxies(batch: int, part: str, table: torch.Tensor, sets: int) -> list[
     context = torch.full((batch,), 4096, dtype=torch.int32)
     query = torch.empty(batch, KV_HEADS, 4, DIM).bfloat16()
 
+    normed, gain = torch.empty_like(anchor), torch.ones(HIDDEN).bfloat16()
+
     def one(down: torch.Tensor, up: torch.Tensor) -> None:
+        if part == "full":
+            projection.project_full(anchor, gain, up, table, context, normed, query)
+            return
         if part in ("down", "down_up"):
             projection.project_down(anchor, down, latents)
-        if part != "down":
-            projection.project_query(anchor if part == "full" else latents, up, table, context,
-                                     query, norm=part == "full")
+        if part in ("up", "down_up"):
+            projection.project_up(latents, up, table, context, query)
 
     width = HIDDEN if part == "full" else 128
     pairs = [(torch.randn(128, HIDDEN).bfloat16(), torch.randn(HIDDEN, width).bfloat16())

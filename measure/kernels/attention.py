@@ -206,20 +206,24 @@ class Attention:
                 triton.next_power_of_2(self.splits), num_warps=2)
 
 
-def default_splits(pairs: int, tokens: int, step: int = 64) -> int:
-    """Programs a (sequence, KV head): two waves over the SMs, at least four steps each."""
-    return max(1, min(2 * SMS // pairs, tokens // (4 * step), 128))
+def dense_attention(queries: torch.Tensor, cache: PagedCache, tokens: int) -> Attention:
+    """Dense attention, tuned for ``tokens``: two waves over the SMs, two steps a program."""
+    pairs, step = queries.shape[0] * queries.shape[1], 128
+    splits = max(1, min(2 * SMS // pairs, tokens // (2 * step), 128))
+    return Attention(queries, cache, splits, tokens_step=step)
 
 
 def sparse_attention(
     queries: torch.Tensor, cache: PagedCache, indices: torch.Tensor, page_tokens: int = 4
 ) -> Attention:
-    """Sparse attention, tuned: as few steps of as many tokens as fit, split while SMs are idle."""
-    batch, kv_heads = queries.shape[:2]
-    slots = (indices.shape[-1] + 1) * cache.block_tokens
-    step = min(256, triton.next_power_of_2(slots))
-    splits = max(1, min(4, SMS // (batch * kv_heads), slots // step))
-    return Attention(queries, cache, splits, indices, page_tokens, step, 8)
+    """Sparse attention, tuned: one step where the tokens fit and SMs are idle, else splits."""
+    pairs, block = queries.shape[0] * queries.shape[1], cache.block_tokens
+    slots = (indices.shape[-1] + 1) * block
+    if slots <= 256 and pairs <= SMS:
+        step = max(64, triton.next_power_of_2(slots))
+        return Attention(queries, cache, 1, indices, page_tokens, step, 8)
+    splits = max(1, min(8, 4 * SMS // pairs, slots // 128))
+    return Attention(queries, cache, splits, indices, page_tokens, 128, 4)
 
 
 def random_cache(

@@ -15,9 +15,8 @@ import torch
 
 from measure.kernels import flow, projection, router_fused, router_stepwise
 from measure.kernels.attention import (
-    Attention,
     PagedCache,
-    default_splits,
+    dense_attention,
     random_cache,
     sparse_attention,
 )
@@ -161,8 +160,8 @@ class Chain:
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             projection.project_down(b.residual, own.proxy_down, b.latents)
-            projection.project_query(b.latents, own.proxy_up, self.cos_sin, own.cache.context,
-                                     b.proxy, norm=False)
+            projection.project_up(
+                b.latents, own.proxy_up, self.cos_sin, own.cache.context, b.proxy)
             self._route(layer, b.proxy)()
 
     def _before_attention(self, layer: int) -> Iterator[Step]:
@@ -184,11 +183,10 @@ class Chain:
             yield "publish", lambda: self.channel.publish(self.buffers.residual)
 
     def _attention(self, layer: int) -> Step:
-        own, s = self.layers[layer], self.shape
+        own = self.layers[layer]
         queries = self.buffers.queries
         if layer == 0:
-            splits = default_splits(self.batch * s.kv_heads, self.tokens)
-            return "attn_dense", Attention(queries, own.cache, splits)
+            return "attn_dense", dense_attention(queries, own.cache, self.tokens)
         indices = self.routers[self.kernel][layer].indices
         return "attn_sparse", sparse_attention(queries, own.cache, indices)
 

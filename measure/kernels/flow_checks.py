@@ -75,19 +75,23 @@ def check_down(batch: int, width: int, rank: int) -> float:
 
 
 def check_query(
-    batch: int, width: int, kv_heads: int, group: int, dim: int, norm: bool,
+    batch: int, width: int, kv_heads: int, group: int, dim: int, full: bool,
     dtype: torch.dtype = torch.bfloat16,
 ) -> float:
-    """Proxy query from anchors (``norm``) or latents."""
-    inputs, weight = random(batch, width, dtype=dtype), random(kv_heads * group * dim, width,
-                                                                dtype=dtype)
+    """Proxy query from anchors by the whole W_q, or from latents."""
+    inputs, weight = random(batch, width, dtype=dtype), random(
+        kv_heads * group * dim, width, dtype=dtype)
     context = torch.randint(1, 100, (batch,), dtype=torch.int32)
     table = torch.as_tensor(rope_table(100, dim), device=inputs.device)
-    out = torch.full((batch, kv_heads, group, dim), NAN, dtype=torch.float32)
-    projection.project_query(inputs, weight, table, context, out, norm=norm)
+    out = torch.full((batch, kv_heads, group, dim), NAN, dtype=dtype)
     x = floats(inputs)
-    if norm:
-        x = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5)
+    if full:
+        gain = random(width, dtype=dtype)
+        projection.project_full(
+            inputs, gain, weight, table, context, torch.full_like(inputs, NAN), out)
+        x = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5) * floats(gain)
+    else:
+        projection.project_up(inputs, weight, table, context, out)
     plain = (x @ floats(weight).T).reshape(batch, -1, dim)
     turned = rotate(plain, floats(table)[context.cpu().numpy() - 1][:, None])
     return relative_error(floats(out).reshape(plain.shape), turned)

@@ -4,9 +4,8 @@
 // A cluster of blocks serves one (sequence, KV head); its blocks share out the pages, its first
 // block, the leader, collects. Summaries are channel-major, so that only the chosen sign plane of
 // the chosen channels is read. Scores are products of tensor cores: e5m2 is the top byte of fp16, a
-// tile of pages is the A operand, the group's queries in fp16 are B. Blocks write exponentials
-// relative to their tile's maximum into the leader's shared memory, so that the leader waits once;
-// it weighs them, and selects exactly: the `top`-th largest of 64 group maxima is a
+// tile of pages is the A operand, the group's queries in fp16 are B. Blocks send exponentials
+// relative to their tile's maximum to the leader, so that the leader waits once; it weighs them, and selects exactly: the `top`-th largest of 64 group maxima is a
 // lower bound of the `top`-th largest score, and the few scores above it are ranked by counting.
 #include "router_fused/select.cuh"
 
@@ -18,28 +17,20 @@ __global__ void __launch_bounds__(kThreads) route(const RouteArgs a) {
   __shared__ alignas(16) Chosen<kGroup> chosen;
   __shared__ uint64_t barrier;
   constexpr int kTile = 32 * kWords;
-  const int pair = blockIdx.y, rank = blockIdx.x, tid = threadIdx.x;
+  const int rank = blockIdx.x, pair = blockIdx.z * a.kv_heads + blockIdx.y, tid = threadIdx.x;
   if (tid == 0)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)));
   cluster_arrive();
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  const int context = a.context[pair / a.kv_heads];
+  const int context = a.context[blockIdx.z];
+  float q[kGroup];
+  load_queries<kGroup>(a, pair, q);
+  cluster_wait();  // the leader runs and its barrier is there, so others may send
   const int pages = min((context - 1) / a.page_tokens, a.max_pages);
   const int tiles = (pages + kTile - 1) / kTile;
+  choose_channels<kThreads, kGroup>(a, q, chosen);
+
   uint8_t* summaries = a.summaries + static_cast<size_t>(pair) * 2 * kDim * a.row_pages;
-
-  // The tail page never competes, so its update does not wait for the scan nor the scan for it.
-  const bool updates = rank == a.cluster - 1 && tid < 2 * kDim && a.keys != nullptr;
-  const bool opens = (context - 1) % a.page_tokens == 0;
-  uint8_t* slot = summaries + static_cast<size_t>(tid) * a.row_pages + pages;
-  float key = 0;
-  uint8_t old = 0;
-  if (updates) {
-    key = __bfloat162float(a.keys[static_cast<size_t>(pair) * kDim + tid % kDim]);
-    if (!opens) old = *slot;
-  }
-  choose_channels<kThreads, kGroup>(a, pair, chosen);
-
   const int padded = (a.max_pages + kTile - 1) / kTile;
   Collected<kGroup> c;
   c.exponentials = dynamic;
@@ -47,22 +38,41 @@ __global__ void __launch_bounds__(kThreads) route(const RouteArgs a) {
   c.tiles = c.scores + padded * kTile;
   c.weights = c.tiles + padded * kGroup * 2;
   c.barrier = &barrier;
-  if (rank == 0 && tid == 0) barrier_expect(&barrier, tiles * kTileBytes<kWords, kGroup>);
-  cluster_wait();  // the leader runs and its barrier is there, so others may send
+  if (rank == 0 && tid == 0) {
+    const int sent = tiles - (tiles + a.cluster - 1) / a.cluster;  // all but the leader's own
+    barrier_expect(&barrier, sent * (kTile + 2) * kGroup * sizeof(float));
+  }
 #pragma unroll 1
-  for (int tile = tid / 32 * a.cluster + rank; tile < tiles; tile += kThreads / 32 * a.cluster)
+  for (int tile = tid / 32 * a.cluster + rank; tile < tiles; tile += kThreads / 32 * a.cluster) {
     score_tile<kWords, kGroup>(a, summaries, tile, pages, chosen, c);
+    if (rank != 0) send_tile<kWords, kGroup>(tile, c);
+  }
+
+  // The tail page never competes, so its update does not wait for the scan nor the scan for it.
+  const bool updates = rank == a.cluster - 1 && tid < 2 * kDim && a.keys != nullptr;
+  uint8_t* slot = summaries + static_cast<size_t>(tid) * a.row_pages + pages;
+  __nv_bfloat16 key;
+  uint8_t old;
   if (updates) {
-    const uint8_t code = to_e5m2(key);
+    key = a.keys[static_cast<size_t>(pair) * kDim + tid % kDim];
+    old = *slot;
+  }
+  if (rank == 0) {
+    __syncthreads();
+    barrier_wait(&barrier);
+    cluster_arrive();  // copied: the other blocks may end
+    select<kThreads, kWords, kGroup>(a, pair, pages, tiles, c);
+  }
+  if (updates) {
+    const bool opens = (context - 1) % a.page_tokens == 0;
+    const uint8_t code = to_e5m2(__bfloat162float(key));
     const float was = from_e5m2(old), now = from_e5m2(code);
     if (opens || (tid < kDim ? now < was : now > was)) *slot = code;
   }
-  if (rank != 0) return;
-  if (a.cluster > 1)
-    barrier_wait(&barrier);
-  else
-    __syncthreads();
-  select<kThreads, kWords, kGroup>(a, pair, pages, tiles, c);
+  if (rank != 0) {
+    cluster_arrive();
+    cluster_wait();
+  }
 }
 
 template <int kThreads, int kWords, int kGroup>
@@ -77,7 +87,7 @@ cudaError_t launch(const RouteArgs& a, cudaStream_t stream) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(a.cluster, a.batch * a.kv_heads);
+  config.gridDim = dim3(a.cluster, a.kv_heads, a.batch);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream;

@@ -16,9 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-SCORE_PAGES = 64
-"""Pages an iteration of the scoring loop takes, as in TensorRT-LLM."""
-SCORE_WARPS, SCORE_STAGES = 4, 3
+SCORE_PAGES, SCORE_WARPS, SCORE_STAGES = 128, 8, 3
+"""Pages an iteration of the scoring loop takes, warps and depth of its pipeline."""
 
 
 @triton.jit

@@ -14,43 +14,56 @@ struct Chosen {
   uint8_t plane[kDim];
 };
 
+// A channel's queries, from global memory.
+template <int kGroup>
+__device__ __forceinline__ void load_queries(const RouteArgs& a, int pair, float (&q)[kGroup]) {
+  if (threadIdx.x >= kDim) return;
+  const __nv_bfloat16* from = a.queries + static_cast<size_t>(pair) * a.group * kDim + threadIdx.x;
+#pragma unroll
+  for (int h = 0; h < kGroup; ++h) q[h] = h < a.group ? __bfloat162float(from[h * kDim]) : 0.f;
+}
+
 // Top `channels` of 128 by summed |q| (ties: the lowest), by counting the channels before each.
 template <int kThreads, int kGroup>
-__device__ void choose_channels(const RouteArgs& a, int pair, Chosen<kGroup>& s) {
+__device__ __forceinline__ void choose_channels(const RouteArgs& a, const float (&q)[kGroup],
+                                                Chosen<kGroup>& s) {
   constexpr int kParts = kThreads / kDim;
   const int tid = threadIdx.x;
   if (tid < kDim) {
-    const __nv_bfloat16* q = a.queries + static_cast<size_t>(pair) * a.group * kDim + tid;
-    float q_of[kGroup], sum = 0, magnitude = 0;
-#pragma unroll
-    for (int h = 0; h < kGroup; ++h) q_of[h] = h < a.group ? __bfloat162float(q[h * kDim]) : 0.f;
+    float sum = 0, magnitude = 0;
 #pragma unroll
     for (int h = 0; h < kGroup; ++h) {
-      sum += q_of[h], magnitude += fabsf(q_of[h]);
-      s.all[h][tid] = __float2half_rn(q_of[h]);
+      sum += q[h], magnitude += fabsf(q[h]);
+      s.all[h][tid] = __float2half_rn(q[h]);
     }
-    s.sums[tid] = __float_as_uint(magnitude);
+    s.sums[tid] = __float_as_uint(magnitude) + 1;
     s.plane[tid] = sum > 0;
   }
   __syncthreads();
   const int channel = tid / kParts, part = tid % kParts;
-  const int own = static_cast<int>(s.sums[channel]);
-  int rank = 0;
+  const uint4* sums = reinterpret_cast<const uint4*>(s.sums);
+  const uint32_t own = s.sums[channel];
+  int minus = 0;
 #pragma unroll
   for (int i = 0; i < kDim / 4 / kParts; ++i) {
     const int chunk = i * kParts + part;
-    const int4 v = reinterpret_cast<const int4*>(s.sums)[chunk];
-    const int bound = own - (chunk * 4 + 3 < channel);
-    rank += (v.x > bound) + (v.y > bound) + (v.z > bound) + (v.w > bound);
+    const uint4 v = sums[chunk];
+    const uint32_t bound = own - (chunk * 4 + 3 < channel);  // before: an equal one counts too
+    count_above(minus, v.x, bound), count_above(minus, v.y, bound);
+    count_above(minus, v.z, bound), count_above(minus, v.w, bound);
   }
-  for (int j = channel & ~3; part == 0 && j < channel; ++j)
-    rank += static_cast<int>(s.sums[j]) == own;
+  const uint4 v = sums[channel / 4];
+  const int place = part == 0 ? channel % 4 : 0;
+  minus -= (place > 0 & v.x == own) + (place > 1 & v.y == own) + (place > 2 & v.z == own);
 #pragma unroll
-  for (int step = 1; step < kParts; step *= 2) rank += __shfl_xor_sync(kAll, rank, step);
+  for (int step = 1; step < kParts; step *= 2) minus += __shfl_xor_sync(kAll, minus, step);
+  const int rank = -minus;
   const bool kept = rank < a.channels;
   if (part == 0) s.rows[rank] = kept ? (s.plane[channel] * kDim + channel) * a.row_pages : 0;
-  for (int h = part; h < kGroup; h += kParts)
-    s.queries[h][rank] = kept ? s.all[h][channel] : __float2half_rn(0.f);
+#pragma unroll
+  for (int h = 0; h < kGroup; h += kParts)
+    if (h + part < kGroup)
+      s.queries[h + part][rank] = kept ? s.all[h + part][channel] : __half();
   __syncthreads();
 }
 

@@ -31,8 +31,8 @@ struct RouteArgs {
 namespace {
 
 // A release by barrier.cluster.arrive would wait for every earlier access to global memory, so the
-// barrier only says that the blocks run; data travel by st.async, which a barrier in the leader's
-// shared memory counts by bytes.
+// barrier only says that the blocks run; data travel by bulk copies between shared memories, which
+// a barrier in the leader's counts by bytes.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   __syncwarp();
@@ -54,10 +54,12 @@ __device__ __forceinline__ uint32_t leader_address(const void* shared) {
   return remote;
 }
 
-__device__ __forceinline__ void store_leader(uint32_t address, float x, float y, uint32_t barrier) {
+
+// Copies from the block's own shared memory to the same place of the leader's.
+__device__ __forceinline__ void copy_to_leader(const void* own, uint32_t bytes, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::
-          "r"(address), "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(barrier)
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      ::"r"(leader_address(own)), "r"(shared_address(own)), "r"(bytes), "r"(barrier)
       : "memory");
 }
 
@@ -65,6 +67,17 @@ __device__ __forceinline__ void barrier_expect(const uint64_t* barrier, uint32_t
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                    shared_address(barrier)), "r"(bytes)
                : "memory");
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// count - 1 where x > bound, both unsigned: a subtraction's borrow.
+__device__ __forceinline__ void count_above(int& minus, uint32_t x, uint32_t bound) {
+  asm("{.reg .u32 t; sub.cc.u32 t, %2, %1; subc.u32 %0, %0, 0;}" : "+r"(minus) : "r"(x), "r"(bound));
 }
 
 __device__ __forceinline__ void barrier_wait(const uint64_t* barrier) {

@@ -15,19 +15,6 @@ struct Collected {
   uint64_t* barrier;    // counts the bytes that arrive
 };
 
-// Bytes that a tile sends.
-template <int kWords, int kGroup>
-constexpr uint32_t kTileBytes = (32 * kWords + 2) * kGroup * sizeof(float);
-
-// Two floats into the leader's memory: a plain store where the block is its own leader.
-__device__ __forceinline__ void send(bool alone, float* own, float x, float y,
-                                     const uint64_t* barrier) {
-  if (alone)
-    *reinterpret_cast<float2*>(own) = make_float2(x, y);
-  else
-    store_leader(leader_address(own), x, y, leader_address(barrier));
-}
-
 // A lane's bytes of 32 chosen channels: a run of 4 * kWords pages of each of 8 channels.
 template <int kWords, int kGroup>
 __device__ __forceinline__ void load_rows(const uint8_t* base, const Chosen<kGroup>& s, int k,
@@ -62,7 +49,7 @@ __device__ __forceinline__ void multiply(const uint32_t (&w)[8][kWords], const C
       }
 }
 
-// Scores a tile and writes its exponentials, maximum and sum into the leader's memory.
+// Scores a tile; its exponentials, maximum and sum go to the leader.
 template <int kWords, int kGroup>
 __device__ __forceinline__ void score_tile(const RouteArgs& a, const uint8_t* summaries, int tile,
                                            int pages, const Chosen<kGroup>& s,
@@ -79,42 +66,59 @@ __device__ __forceinline__ void score_tile(const RouteArgs& a, const uint8_t* su
     if (k == 0) scale = scales<kGroup>(s, a.channels);  // while the loads are in flight
     multiply<kWords, kGroup>(w, s, k, acc);
   }
+  if ((tile + 1) * kTile > pages) {
+#pragma unroll
+    for (int x = 0; x < kWords; ++x)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first + x * 4 + i >= pages)
+          acc[x][i / 2][i % 2 * 2] = acc[x][i / 2][i % 2 * 2 + 1] = -INFINITY;
+  }
   float m0 = -INFINITY, m1 = -INFINITY, l0 = 0, l1 = 0;
 #pragma unroll
   for (int x = 0; x < kWords; ++x)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float &u = acc[x][i / 2][i % 2 * 2], &v = acc[x][i / 2][i % 2 * 2 + 1];
-      const bool real = first + x * 4 + i < pages;
-      u = real ? u * scale.x : -INFINITY, v = real ? v * scale.y : -INFINITY;
-      m0 = fmaxf(m0, u), m1 = fmaxf(m1, v);
+      m0 = fmaxf(m0, acc[x][i / 2][i % 2 * 2]);
+      m1 = fmaxf(m1, acc[x][i / 2][i % 2 * 2 + 1]);
     }
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) {
     m0 = fmaxf(m0, __shfl_xor_sync(kAll, m0, step));
     m1 = fmaxf(m1, __shfl_xor_sync(kAll, m1, step));
   }
-  const bool writes = 2 * t < kGroup, alone = a.cluster == 1;
+  m0 *= scale.x, m1 *= scale.y;
+  const bool writes = 2 * t < kGroup;
   float* to = out.exponentials + (tile * kTile + row) * kGroup + 2 * t;
 #pragma unroll
   for (int x = 0; x < kWords; ++x)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float e0 = exp2f(acc[x][i / 2][i % 2 * 2] - m0);
-      const float e1 = exp2f(acc[x][i / 2][i % 2 * 2 + 1] - m1);
+      const float e0 = exp2_fast(fmaf(acc[x][i / 2][i % 2 * 2], scale.x, -m0));
+      const float e1 = exp2_fast(fmaf(acc[x][i / 2][i % 2 * 2 + 1], scale.y, -m1));
       l0 += e0, l1 += e1;
-      if (writes) send(alone, to + (x * 4 + i) * 8 * kGroup, e0, e1, out.barrier);
+      const int at = (x * 4 + i) * 8 * kGroup;
+      if (writes) *reinterpret_cast<float2*>(to + at) = make_float2(e0, e1);
     }
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) {
     l0 += __shfl_xor_sync(kAll, l0, step);
     l1 += __shfl_xor_sync(kAll, l1, step);
   }
-  if (writes && row == 0) {
-    float* at = out.tiles + (tile * kGroup + 2 * t) * 2;
-    send(alone, at, m0, l0, out.barrier);
-    send(alone, at + 2, m1, l1, out.barrier);
-  }
+  float* at = out.tiles + (tile * kGroup + 2 * t) * 2;
+  if (writes && row == 0) *reinterpret_cast<float4*>(at) = make_float4(m0, l0, m1, l1);
+}
+
+// Copies a scored tile to the leader.
+template <int kWords, int kGroup>
+__device__ __forceinline__ void send_tile(int tile, const Collected<kGroup>& c) {
+  constexpr int kTile = 32 * kWords;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 != 0) return;
+  const uint32_t barrier = leader_address(c.barrier);
+  copy_to_leader(c.exponentials + tile * kTile * kGroup, kTile * kGroup * 4, barrier);
+  copy_to_leader(c.tiles + tile * kGroup * 2, kGroup * 8, barrier);
 }
 
 }  // namespace

@@ -17,13 +17,47 @@ __device__ __forceinline__ void weigh_tiles(int group, int tiles, const Collecte
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) m = fmaxf(m, __shfl_xor_sync(kAll, m, step));
 #pragma unroll 1
-    for (int i = lane; i < tiles; i += 32) l += ml[i * kGroup].y * exp2f(ml[i * kGroup].x - m);
+    for (int i = lane; i < tiles; i += 32) l += ml[i * kGroup].y * exp2_fast(ml[i * kGroup].x - m);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) l += __shfl_xor_sync(kAll, l, step);
     const float inverse = head < group ? 1.f / l : 0.f;
 #pragma unroll 1
     for (int i = lane; i < tiles; i += 32)
-      c.weights[i * kGroup + head] = exp2f(ml[i * kGroup].x - m) * inverse;
+      c.weights[i * kGroup + head] = exp2_fast(ml[i * kGroup].x - m) * inverse;
+  }
+}
+
+// Page at a position: tiles hold their pages interleaved, see score_tile.
+template <int kWords>
+__device__ __forceinline__ int page_at(int position) {
+  const int in = position % (32 * kWords);
+  return position - in + in % 8 * 4 * kWords + in / 8;
+}
+
+// Lists the scores that reach the threshold; one atomic a warp.
+template <int kThreads, int kWords, int kGroup>
+__device__ __forceinline__ void collect(int positions, float threshold, int* count, float* values,
+                                        int* ids, const float* scores) {
+  const int lane = threadIdx.x % 32;
+  int mine = 0;
+#pragma unroll 4
+  for (int at = threadIdx.x; at < positions; at += kThreads) mine += scores[at] >= threshold;
+  int sum = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(kAll, sum, step);
+    sum += lane >= step ? below : 0;
+  }
+  int slot = 0;
+  if (lane == 31 && sum > 0) slot = atomicAdd(count, sum);
+  slot = __shfl_sync(kAll, slot, 31) + sum - mine;
+  if (mine == 0) return;
+#pragma unroll 1
+  for (int at = threadIdx.x; at < positions; at += kThreads) {
+    const float score = scores[at];
+    if (score < threshold) continue;
+    values[slot] = score, ids[slot] = page_at<kWords>(at);
+    ++slot;
   }
 }
 
@@ -42,14 +76,14 @@ __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
   float best = -1;
 #pragma unroll 2
   for (int at = tid; at < tiles * kTile; at += kThreads) {
-    const int tile = at / kTile, in = at % kTile;
+    const int tile = at / kTile;
     const float4* e = reinterpret_cast<const float4*>(c.exponentials + at * kGroup);
     const float4* w = reinterpret_cast<const float4*>(c.weights + tile * kGroup);
     float score = 0;
 #pragma unroll
     for (int i = 0; i < kGroup / 4; ++i)
       score += e[i].x * w[i].x + e[i].y * w[i].y + e[i].z * w[i].z + e[i].w * w[i].w;
-    const int page = tile * kTile + in % 8 * 4 * kWords + in / 8;
+    const int page = page_at<kWords>(at);
     c.scores[at] = score = page < pages ? score : -1.f;
     best = fmaxf(best, score);
   }
@@ -63,7 +97,7 @@ __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
 #pragma unroll
   for (int i = 0; i < kGroups / kLanes; ++i) {
     const int j = i * kLanes + tid % kLanes;
-    rank += maxima[j] > best || (maxima[j] == best && j < mine);
+    rank += (maxima[j] > best) | (maxima[j] == best & j < mine);
   }
 #pragma unroll
   for (int step = 1; step < kLanes; step *= 2) rank += __shfl_xor_sync(kAll, rank, step);
@@ -71,13 +105,7 @@ __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
   __syncthreads();
   float* values = c.exponentials;
   int* ids = reinterpret_cast<int*>(c.exponentials + tiles * kTile);
-#pragma unroll 2
-  for (int at = tid; at < tiles * kTile; at += kThreads) {
-    if (c.scores[at] < threshold) continue;
-    const int slot = atomicAdd(&count, 1), in = at % kTile;
-    values[slot] = c.scores[at];
-    ids[slot] = at / kTile * kTile + in % 8 * 4 * kWords + in / 8;
-  }
+  collect<kThreads, kWords, kGroup>(tiles * kTile, threshold, &count, values, ids, c.scores);
   __syncthreads();
   int32_t* out = a.indices + static_cast<size_t>(pair) * a.top;
 #pragma unroll 1
@@ -89,7 +117,7 @@ __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
     int before = 0;
 #pragma unroll 4
     for (int j = tid % 4; j < count; j += 4)
-      before += values[j] > value || (values[j] == value && ids[j] < id);
+      before += (values[j] > value) | (values[j] == value & ids[j] < id);
     before += __shfl_xor_sync(kAll, before, 1);
     before += __shfl_xor_sync(kAll, before, 2);
     if (real && tid % 4 == 0 && before < a.top) out[before] = id;
