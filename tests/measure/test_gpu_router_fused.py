@@ -1,4 +1,4 @@
-"""What of the fused router can be checked without a GPU: its rules, its tuning, that it compiles."""
+"""The fused router without a GPU: its rules, its tuning, that it compiles, its comparisons."""
 
 import shutil
 from pathlib import Path
