@@ -18,8 +18,13 @@ import torch
 from measure.gpu import capture, replay_s, require_gpu
 from measure.kernels.chain import Chain, Shape
 
-ROUTINGS = (("inline", "fused"), ("side", "fused"), ("inline", "stepwise"), ("side", "stepwise"),
-            ("handover", "fused"))
+ROUTINGS = (
+    ("inline", "fused"),
+    ("side", "fused"),
+    ("inline", "stepwise"),
+    ("side", "stepwise"),
+    ("handover", "fused"),
+)
 
 
 def step_s(chain: Chain, without: tuple[str, ...] = (), replays: int = 15) -> float:
@@ -50,9 +55,16 @@ def routing_rows(chain: Chain) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for chain.routing, chain.kernel in ROUTINGS:
         added = (step_s(chain) - plain) / (chain.shape.layers - 1)
-        rows.append({"batch": chain.batch, "context_tokens": chain.tokens,
-                     "routing": chain.routing, "kernel": chain.kernel,
-                     "added_us": round(added * 1e6, 2), "plain_step_us": round(plain * 1e6, 1)})
+        rows.append(
+            {
+                "batch": chain.batch,
+                "context_tokens": chain.tokens,
+                "routing": chain.routing,
+                "kernel": chain.kernel,
+                "added_us": round(added * 1e6, 2),
+                "plain_step_us": round(plain * 1e6, 1),
+            }
+        )
     return rows
 
 

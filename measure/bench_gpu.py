@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from measure.gpu import Launch, cold_sets, measure_chain, require_gpu
+from measure.gpu_points import HASH, Point, spec
+from measure.handover_points import handover_points
 from measure.kernels import flow, projection, router_fused, router_stepwise
 from measure.kernels.attention import (
     dense_attention,
@@ -22,24 +25,11 @@ from measure.kernels.attention import (
     random_pages,
     sparse_attention,
 )
-from measure.kernels.build import source_hash
-from measure.kernels.handover import Channel, empty
 from measure.kernels.reference import rope_table
 from measure.table import ResultTable
-from measure.timing import Spec
 
-Point = tuple[Spec, Callable[[], Sequence[Launch]]]
-"""What is timed, and how to make its rotation of launches."""
-
-KERNELS = Path(__file__).parent / "kernels"
-HASH = source_hash([*KERNELS.glob("*.py"), *KERNELS.rglob("*.cu*")])
 BATCHES, CONTEXTS = (1, 4, 8, 16, 32), (4096, 8192, 12288)
 HEADS, KV_HEADS, DIM, HIDDEN, FFN, VOCAB = 32, 8, 128, 4096, 14336, 128256
-
-
-def spec(kind: str, moved: int, state: str = "cold", dtype: str = "bf16", **axes: object) -> Spec:
-    """A spec of this source."""
-    return Spec(kind, axes, dtype, state, moved, HASH)  # type: ignore[arg-type]
 
 
 def fused_points() -> Iterator[Point]:
@@ -49,8 +39,10 @@ def fused_points() -> Iterator[Point]:
 
         def make(batch: int = batch, tokens: int = tokens, moved: int = moved) -> list[Launch]:
             first = router_fused.random_router(batch, tokens)
-            return [router_fused.random_router(batch, tokens, like=first)
-                    for _ in range(cold_sets(moved, 768))]
+            return [
+                router_fused.random_router(batch, tokens, like=first)
+                for _ in range(cold_sets(moved, 768))
+            ]
 
         yield spec("gpu_route_fused", moved, dtype="e5m2", batch=batch, context_tokens=tokens), make
 
@@ -61,24 +53,34 @@ def stepwise_points() -> Iterator[Point]:
         moved = batch * KV_HEADS * ((tokens - 1) // 4) * 256
         sets = cold_sets(moved, 128)
         made: list[router_stepwise.StepwiseRouter] = []
-
-        def make(
-            part: str, batch: int = batch, tokens: int = tokens, sets: int = sets,
-            made: list[router_stepwise.StepwiseRouter] = made,
-        ) -> list[Launch]:
-            if not made:
-                made.append(first := router_stepwise.random_router(batch, tokens))
-                made.extend(router_stepwise.random_router(batch, tokens, like=first)
-                            for _ in range(sets - 1))
-            return made if part == "all" else [r.steps()[part] for r in made]  # type: ignore
-
         parts = ["all"]
         if batch in (1, 8) and tokens == 4096:
             parts += ["filter", "update", "score", "softmax", "reduce", "top", "offsets"]
         for part in parts:
             own = moved if part in ("all", "score") else 0
-            yield spec("gpu_route_stepwise", own, dtype="e5m2", batch=batch,
-                       context_tokens=tokens, part=part), lambda part=part, m=make: m(part)
+            yield (
+                spec(
+                    "gpu_route_stepwise",
+                    own,
+                    dtype="e5m2",
+                    batch=batch,
+                    context_tokens=tokens,
+                    part=part,
+                ),
+                partial(make_stepwise, made, part, batch, tokens, sets),
+            )
+
+
+def make_stepwise(
+    made: list[router_stepwise.StepwiseRouter], part: str, batch: int, tokens: int, sets: int
+) -> list[Launch]:
+    """Launches of one kernel or all; fills ``made``, which the parts of a point share."""
+    if not made:
+        made.append(first := router_stepwise.random_router(batch, tokens))
+        made.extend(
+            router_stepwise.random_router(batch, tokens, like=first) for _ in range(sets - 1)
+        )
+    return [router if part == "all" else router.steps()[part] for router in made]
 
 
 def dense_points() -> Iterator[Point]:
@@ -87,11 +89,14 @@ def dense_points() -> Iterator[Point]:
         moved = batch * tokens * KV_HEADS * DIM * 4
 
         def make(batch: int = batch, tokens: int = tokens, moved: int = moved) -> list[Launch]:
-            queries, first = torch.randn(batch, KV_HEADS, 4, DIM).bfloat16(), random_cache(
-                batch, tokens)
-            caches = [dataclasses.replace(first, keys=first.keys.clone(),
-                                          values=first.values.clone())
-                      for _ in range(cold_sets(moved, 64))]
+            queries, first = (
+                torch.randn(batch, KV_HEADS, 4, DIM).bfloat16(),
+                random_cache(batch, tokens),
+            )
+            caches = [
+                dataclasses.replace(first, keys=first.keys.clone(), values=first.values.clone())
+                for _ in range(cold_sets(moved, 64))
+            ]
             return [dense_attention(queries, cache, tokens) for cache in caches]
 
         yield spec("attn_dense", moved, batch=batch, context_tokens=tokens), make
@@ -101,8 +106,10 @@ def sparse_points() -> Iterator[Point]:
     """Sparse attention over 32 random pages and the tail page, on rotating caches."""
     for batch, block in itertools.product(BATCHES, (4, 8, 16, 32)):
         moved = batch * KV_HEADS * 33 * block * DIM * 4
-        yield spec("attn_sparse", moved, batch=batch, selected_tokens=128, block_tokens=block), (
-            lambda b=batch, t=block, m=moved: make_sparse(b, t, cold_sets(m, 400)))
+        yield (
+            spec("attn_sparse", moved, batch=batch, selected_tokens=128, block_tokens=block),
+            partial(make_sparse, batch, block, cold_sets(moved, 400)),
+        )
 
 
 def make_sparse(batch: int, block: int, sets: int, tokens: int = 4096) -> list[Launch]:
@@ -110,8 +117,10 @@ def make_sparse(batch: int, block: int, sets: int, tokens: int = 4096) -> list[L
     first = random_cache(batch, tokens, block_tokens=block)
     pages = random_pages(batch, KV_HEADS, tokens // 4 - 1, 32)
     queries = torch.randn(batch, KV_HEADS, 4, DIM).bfloat16()
-    caches = [dataclasses.replace(first, keys=first.keys.clone(), values=first.values.clone())
-              for _ in range(sets)]
+    caches = [
+        dataclasses.replace(first, keys=first.keys.clone(), values=first.values.clone())
+        for _ in range(sets)
+    ]
     return [sparse_attention(queries, cache, pages) for cache in caches]
 
 
@@ -120,9 +129,10 @@ def gemm_points() -> Iterator[Point]:
     shapes = ((6144, HIDDEN), (HIDDEN, HIDDEN), (2 * FFN, HIDDEN), (HIDDEN, FFN), (VOCAB, HIDDEN))
     for (n, k), rows, dtype in itertools.product(shapes, (1, 4, 8, 16, 32), ("bf16", "fp8")):
         moved = n * k * (2 if dtype == "bf16" else 1)
-        yield spec("gemm", moved, dtype=dtype, n=n, k=k, rows=rows), (
-            lambda n=n, k=k, rows=rows, dtype=dtype, moved=moved: make_gemms(
-                n, k, rows, dtype, cold_sets(moved)))
+        yield (
+            spec("gemm", moved, dtype=dtype, n=n, k=k, rows=rows),
+            partial(make_gemms, n, k, rows, dtype, cold_sets(moved)),
+        )
 
 
 def make_gemms(n: int, k: int, rows: int, dtype: str, sets: int) -> list[Launch]:
@@ -130,31 +140,33 @@ def make_gemms(n: int, k: int, rows: int, dtype: str, sets: int) -> list[Launch]
     hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
     weights = [torch.randn(n, k, dtype=torch.bfloat16) for _ in range(sets)]
     if dtype == "bf16":
-        return [lambda w=w: flow.gemm(hidden, w, out) for w in weights]
+        return [partial(flow.gemm, hidden, weight, out) for weight in weights]
     small, scale = hidden.to(torch.float8_e4m3fn), torch.ones(())
     eights = [w.to(torch.float8_e4m3fn) for w in weights]
-    return [lambda w=w: flow.gemm_fp8(small, w, scale) for w in eights]
+    return [partial(flow.gemm_fp8, small, weight, scale) for weight in eights]
 
 
 def small_points() -> Iterator[Point]:
     """Ops whose inputs the op before has just written."""
-    for rows in (1, 8, 32):
-        hidden = torch.randn(rows, HIDDEN).bfloat16()
-        gains = [torch.randn(HIDDEN).bfloat16() for _ in range(64)]
-        residual, out = torch.randn(rows, HIDDEN).bfloat16(), torch.empty_like(hidden)
-        yield spec("norm", 0, "hot", rows=rows), lambda h=hidden, r=residual, o=out, g=gains: [
-            lambda w=w: flow.rms_norm(r, w, o, h) for w in g]
+    for rows, kind in itertools.product((1, 8, 32), ("norm", "act", "rope", "sample")):
+        yield spec(kind, 0, "hot", rows=rows), partial(make_small, kind, rows)
+
+
+def make_small(kind: str, rows: int) -> list[Launch]:
+    """Launches of one op of the main flow."""
+    if kind == "norm":
+        hidden, residual = (torch.randn(rows, HIDDEN).bfloat16() for _ in range(2))
+        gains, out = [torch.randn(HIDDEN).bfloat16() for _ in range(64)], torch.empty_like(hidden)
+        return [partial(flow.rms_norm, residual, gain, out, hidden) for gain in gains]
+    if kind == "act":
         gate, act = torch.randn(rows, 2 * FFN).bfloat16(), torch.empty(rows, FFN).bfloat16()
-        yield spec("act", 0, "hot", rows=rows), lambda g=gate, a=act: [
-            lambda: flow.silu_mul(g, a)] * 64
-        cache, table = random_cache(rows, 4096), torch.as_tensor(rope_table(4096, DIM)).cuda()
-        qkv = torch.randn(rows, 48 * DIM).bfloat16()
-        query = torch.empty(rows, KV_HEADS, 4, DIM).bfloat16()
-        yield spec("rope", 0, "hot", rows=rows), lambda q=qkv, t=table, o=query, c=cache: [
-            lambda: flow.rope_append(q, t, o, c)] * 64
+        return [partial(flow.silu_mul, gate, act)] * 64
+    if kind == "sample":
         logits, best = torch.randn(rows, VOCAB).bfloat16(), torch.empty(rows).int()
-        yield spec("sample", 0, "hot", rows=rows), lambda x=logits, b=best: [
-            lambda: flow.sample_greedy(x, b)] * 64
+        return [partial(flow.sample_greedy, logits, best)] * 64
+    cache, table = random_cache(rows, 4096), torch.as_tensor(rope_table(4096, DIM)).cuda()
+    qkv, query = torch.randn(rows, 48 * DIM).bfloat16(), torch.empty(rows, KV_HEADS, 4, DIM)
+    return [partial(flow.rope_append, qkv, table, query.bfloat16(), cache)] * 64
 
 
 def proxy_points() -> Iterator[Point]:
@@ -162,8 +174,10 @@ def proxy_points() -> Iterator[Point]:
     table = torch.as_tensor(rope_table(4096, DIM)).cuda()
     for batch, part in itertools.product((1, 8, 32), ("full", "down", "up", "down_up")):
         moved = {"full": HIDDEN * HIDDEN, "down_up": 256 * HIDDEN}.get(part, 128 * HIDDEN) * 2
-        yield spec("gpu_proxy", moved, batch=batch, part=part), (
-            lambda b=batch, p=part, m=moved: make_proxies(b, p, table, cold_sets(m)))
+        yield (
+            spec("gpu_proxy", moved, batch=batch, part=part),
+            partial(make_proxies, batch, part, table, cold_sets(moved)),
+        )
 
 
 def make_proxies(batch: int, part: str, table: torch.Tensor, sets: int) -> list[Launch]:
@@ -185,56 +199,23 @@ def make_proxies(batch: int, part: str, table: torch.Tensor, sets: int) -> list[
             projection.project_up(latents, up, table, context, query)
 
     width = HIDDEN if part == "full" else 128
-    pairs = [(torch.randn(128, HIDDEN).bfloat16(), torch.randn(HIDDEN, width).bfloat16())
-             for _ in range(sets)]
-    return [lambda p=p: one(*p) for p in pairs]
-
-
-def handover_points() -> Iterator[Point]:
-    """Launch floor, publish, await and both with the answer long there, and the round trip."""
-    yield spec("launch", 0, "hot", size_bytes=0, part="empty"), lambda: [empty] * 64
-    for size_bytes, part in itertools.product((256, 8192, 65536), ("publish", "await", "both")):
-        yield spec("handover", 0, "hot", size_bytes=size_bytes, part=part), (
-            lambda s=size_bytes, p=part: make_handovers(s, p, None))
-    for busy_us in (0, 10, 50):
-        yield spec("handover", 0, "hot", size_bytes=8192, part=f"round_trip_{busy_us}us"), (
-            lambda b=busy_us: make_handovers(8192, "both", b * 1e-6))
-    for size_bytes in (256, 8192, 65536, 1 << 20, 32 << 20):
-        here, there = torch.empty(size_bytes, dtype=torch.uint8), torch.empty(
-            size_bytes, dtype=torch.uint8, device="cpu").pin_memory()
-        yield spec("copy", 0, "hot", size_bytes=size_bytes, part="d2h"), lambda h=here, t=there: [
-            lambda: t.copy_(h, non_blocking=True)] * 64
-        yield spec("copy", 0, "hot", size_bytes=size_bytes, part="h2d"), lambda h=here, t=there: [
-            lambda: h.copy_(t, non_blocking=True)] * 64
-
-
-CHANNELS: list[Channel] = []
-
-
-def make_handovers(size_bytes: int, part: str, busy_s: float | None) -> list[Launch]:
-    """Launches on a channel of their own, answered in advance or by a thread."""
-    for old in CHANNELS:
-        old.close()
-    CHANNELS[:] = [channel := Channel()]
-    source, indices = torch.zeros(size_bytes, dtype=torch.uint8), torch.zeros(256).int()
-    if busy_s is None:
-        channel.answered()
-    else:
-        channel.serve(busy_s)
-
-    def both() -> None:
-        channel.publish(source)
-        channel.await_answer(indices)
-
-    launches: dict[str, Launch] = {"publish": lambda: channel.publish(source),
-                                   "await": lambda: channel.await_answer(indices), "both": both}
-    return [launches[part]] * 64
+    pairs = [
+        (torch.randn(128, HIDDEN).bfloat16(), torch.randn(HIDDEN, width).bfloat16())
+        for _ in range(sets)
+    ]
+    return [partial(one, *pair) for pair in pairs]
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Point]]] = {
-    "fused": fused_points, "stepwise": stepwise_points, "dense": dense_points,
-    "sparse": sparse_points, "gemm": gemm_points, "small": small_points, "proxy": proxy_points,
-    "handover": handover_points}
+    "fused": fused_points,
+    "stepwise": stepwise_points,
+    "dense": dense_points,
+    "sparse": sparse_points,
+    "gemm": gemm_points,
+    "small": small_points,
+    "proxy": proxy_points,
+    "handover": handover_points,
+}
 
 
 def run(family: str, out: Path, replays: int) -> None:

@@ -41,7 +41,8 @@ def fused_rows() -> Iterator[Row]:
             yield f"fused {tuning} {tokens} {name}", error, 1e-4
     for channels, group, tokens in ((128, 4, 2049), (45, 8, 1300), (32, 1, 130), (32, 4, 6)):
         router = router_fused.random_router(
-            1, tokens, kv_heads=3, group=group, channels=channels, top=32)
+            1, tokens, kv_heads=3, group=group, channels=channels, top=32
+        )
         for name, error in check_fused(router).items():
             yield f"fused r={channels} group={group} {tokens} {name}", error, 1e-4
     router = router_fused.random_router(2, 40000, kv_heads=1, top=64, page_tokens=4)
@@ -61,8 +62,9 @@ def attention_rows() -> Iterator[Row]:
     """Dense and sparse, with and without splits, block sizes 4 to 32."""
     for tokens, splits in itertools.product((1000, 4097), (1, 7, 0)):
         queries, cache = torch.randn(2, 8, 4, 128).bfloat16(), random_cache(2, tokens)
-        op = Attention(queries, cache, splits) if splits else dense_attention(
-            queries, cache, tokens)
+        op = (
+            Attention(queries, cache, splits) if splits else dense_attention(queries, cache, tokens)
+        )
         op.cache.context[1] = tokens - 3
         op()
         error = relative_error(floats(op.result), attention_reference.attention(op))
@@ -70,8 +72,11 @@ def attention_rows() -> Iterator[Row]:
     for block, splits in itertools.product((4, 8, 16, 32), (0, 3)):
         cache, pages = random_cache(2, 1003, block_tokens=block), random_pages(2, 8, 250, 32)
         queries = torch.randn(2, 8, 4, 128).bfloat16()
-        op = Attention(queries, cache, splits, pages) if splits else sparse_attention(
-            queries, cache, pages)
+        op = (
+            Attention(queries, cache, splits, pages)
+            if splits
+            else sparse_attention(queries, cache, pages)
+        )
         op()
         error = relative_error(floats(op.result), attention_reference.attention(op))
         yield f"attention sparse block={block} splits={splits}", error, ATTENTION

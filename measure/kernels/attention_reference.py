@@ -24,7 +24,8 @@ def attended(
     """Tokens of the chosen pages and of the tail page, ascending."""
     pages = np.append(chosen[chosen >= 0], (tokens - 1) // page_tokens)
     every = (np.unique(pages)[:, None] * page_tokens + np.arange(page_tokens)).ravel()
-    return every[every < tokens].astype(np.int64)
+    kept: npt.NDArray[np.int64] = every[every < tokens].astype(np.int64)
+    return kept
 
 
 def attention(op: Attention) -> Floats:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from measure.kernels import flow, projection, router_fused, router_stepwise
 from measure.kernels.attention import (
+    Attention,
     PagedCache,
     dense_attention,
     random_cache,
@@ -107,26 +109,35 @@ class Chain:
     def __post_init__(self) -> None:
         s = self.shape
         self.cache = random_cache(
-            self.batch, self.tokens, kv_heads=s.kv_heads, dim=s.dim, block_tokens=4)
+            self.batch, self.tokens, kv_heads=s.kv_heads, dim=s.dim, block_tokens=4
+        )
         self.layers = [self._layer() for _ in range(s.layers)]
         self.embedding, self.head = weights(s.vocab, s.hidden), weights(s.vocab, s.hidden)
         self.cos_sin = torch.as_tensor(rope_table(self.tokens + 1, s.dim)).cuda()
         self.buffers = self._buffers()
-        self.routers = {"fused": self._routers(router_fused.random_router),
-                        "stepwise": self._routers(router_stepwise.random_router)}
+        self.routers = {
+            "fused": self._routers(router_fused.random_router),
+            "stepwise": self._routers(router_stepwise.random_router),
+        }
         self.channel, self.side = Channel(), torch.cuda.Stream()
         self.answer = torch.zeros(self.batch * s.kv_heads * 32, dtype=torch.int32)
         self.channel.answered()
 
     def _layer(self) -> Layer:
         s, cache = self.shape, self.cache
-        own = dataclasses.replace(cache, keys=torch.randn_like(cache.keys),
-                                  values=torch.randn_like(cache.values))
+        own = dataclasses.replace(
+            cache, keys=torch.randn_like(cache.keys), values=torch.randn_like(cache.values)
+        )
         return Layer(
-            weights(s.qkv, s.hidden), weights(s.hidden, s.heads * s.dim),
-            weights(2 * s.ffn, s.hidden), weights(s.hidden, s.ffn),
+            weights(s.qkv, s.hidden),
+            weights(s.hidden, s.heads * s.dim),
+            weights(2 * s.ffn, s.hidden),
+            weights(s.hidden, s.ffn),
             torch.ones(2, s.hidden, dtype=torch.bfloat16),
-            weights(s.rank, s.hidden), weights(s.heads * s.dim, s.rank), own)
+            weights(s.rank, s.hidden),
+            weights(s.heads * s.dim, s.rank),
+            own,
+        )
 
     def _routers(self, make: Callable[..., Router]) -> list[Router]:
         """A router a layer, each run once so that its indices are a selection."""
@@ -141,13 +152,22 @@ class Chain:
     def _buffers(self) -> Buffers:
         s, rows = self.shape, self.batch
         group = s.heads // s.kv_heads
-        wide = {"residual": s.hidden, "normed": s.hidden, "qkv": s.qkv, "o": s.hidden,
-                "gate_up": 2 * s.ffn, "act": s.ffn, "down": s.hidden, "latents": s.rank,
-                "logits": s.vocab}
+        wide = {
+            "residual": s.hidden,
+            "normed": s.hidden,
+            "qkv": s.qkv,
+            "o": s.hidden,
+            "gate_up": 2 * s.ffn,
+            "act": s.ffn,
+            "down": s.hidden,
+            "latents": s.rank,
+            "logits": s.vocab,
+        }
         made = {name: torch.randn(rows, width).bfloat16() for name, width in wide.items()}
         query = torch.randn(rows, s.kv_heads, group, s.dim).bfloat16()
-        return Buffers(**made, queries=query, proxy=query.clone(),
-                       tokens=torch.zeros(rows, dtype=torch.int32))
+        return Buffers(
+            **made, queries=query, proxy=query.clone(), tokens=torch.zeros(rows, dtype=torch.int32)
+        )
 
     def _route(self, layer: int, queries: torch.Tensor) -> Router:
         router = self.routers[self.kernel][layer]
@@ -160,8 +180,7 @@ class Chain:
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             projection.project_down(b.residual, own.proxy_down, b.latents)
-            projection.project_up(
-                b.latents, own.proxy_up, self.cos_sin, own.cache.context, b.proxy)
+            projection.project_up(b.latents, own.proxy_up, self.cos_sin, own.cache.context, b.proxy)
             self._route(layer, b.proxy)()
 
     def _before_attention(self, layer: int) -> Iterator[Step]:
@@ -182,7 +201,7 @@ class Chain:
         elif self.routing == "handover":
             yield "publish", lambda: self.channel.publish(self.buffers.residual)
 
-    def _attention(self, layer: int) -> Step:
+    def _attention(self, layer: int) -> tuple[str, Attention]:
         own = self.layers[layer]
         queries = self.buffers.queries
         if layer == 0:
@@ -193,26 +212,26 @@ class Chain:
     def steps(self) -> Iterator[Step]:
         """The ops of a step in order: name and launch."""
         b = self.buffers
-        yield "embed", lambda: flow.embed(b.tokens, self.embedding, b.residual)
+        yield "embed", partial(flow.embed, b.tokens, self.embedding, b.residual)
         for i, own in enumerate(self.layers):
-            added = b.down if i else None
-            yield "norm", lambda w=own.gains[0], a=added: flow.rms_norm(b.residual, w, b.normed, a)
-            yield "gemm_qkv", lambda w=own.qkv: flow.gemm(b.normed, w, b.qkv)
-            yield "rope", lambda c=own.cache: flow.rope_append(b.qkv, self.cos_sin, b.queries, c)
+            first, second = own.gains
+            added, normed = b.down if i else None, b.normed
+            yield "norm", partial(flow.rms_norm, b.residual, first, normed, added)
+            yield "gemm_qkv", partial(flow.gemm, normed, own.qkv, b.qkv)
+            yield "rope", partial(flow.rope_append, b.qkv, self.cos_sin, b.queries, own.cache)
             yield from self._before_attention(i)
             name, attention = self._attention(i)
             yield name, attention
-            out = attention.result.view(self.batch, -1)
-            yield "gemm_o", lambda w=own.o, x=out: flow.gemm(x, w, b.o)
-            yield "norm", lambda w=own.gains[1]: flow.rms_norm(b.residual, w, b.normed, b.o)
+            yield "gemm_o", partial(flow.gemm, attention.result.view(self.batch, -1), own.o, b.o)
+            yield "norm", partial(flow.rms_norm, b.residual, second, normed, b.o)
             yield from self._after_o(i)
-            yield "gemm_gate_up", lambda w=own.gate_up: flow.gemm(b.normed, w, b.gate_up)
-            yield "act", lambda: flow.silu_mul(b.gate_up, b.act)
-            yield "gemm_down", lambda w=own.down: flow.gemm(b.act, w, b.down)
+            yield "gemm_gate_up", partial(flow.gemm, normed, own.gate_up, b.gate_up)
+            yield "act", partial(flow.silu_mul, b.gate_up, b.act)
+            yield "gemm_down", partial(flow.gemm, b.act, own.down, b.down)
         last = torch.ones(self.shape.hidden, dtype=torch.bfloat16)
-        yield "norm", lambda: flow.rms_norm(b.residual, last, b.normed, b.down)
-        yield "head", lambda: flow.gemm(b.normed, self.head, b.logits)
-        yield "sample", lambda: flow.sample_greedy(b.logits, b.tokens)
+        yield "norm", partial(flow.rms_norm, b.residual, last, b.normed, b.down)
+        yield "head", partial(flow.gemm, b.normed, self.head, b.logits)
+        yield "sample", partial(flow.sample_greedy, b.logits, b.tokens)
 
     def launches(self, without: Collection[str] = ()) -> list[Callable[[], object]]:
         """Launches of a step, without some ops."""

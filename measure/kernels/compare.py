@@ -33,8 +33,11 @@ def selection_error(chosen: npt.NDArray[np.integer[Any]], scores: Floats) -> flo
 
 
 def routed_error(
-    queries: Floats, low: npt.NDArray[np.uint8], high: npt.NDArray[np.uint8],
-    chosen: npt.NDArray[np.integer[Any]], channels: int,
+    queries: Floats,
+    low: npt.NDArray[np.uint8],
+    high: npt.NDArray[np.uint8],
+    chosen: npt.NDArray[np.integer[Any]],
+    channels: int,
 ) -> float:
     """`selection_error` of one (sequence, KV head).
 
@@ -57,5 +60,6 @@ def updated_summary(
     if opens:
         return np.stack([code, code])
     value, old = from_e5m2(code), from_e5m2(before)
-    return np.stack([np.where(value < old[0], code, before[0]),
-                     np.where(value > old[1], code, before[1])])
+    return np.stack(
+        [np.where(value < old[0], code, before[0]), np.where(value > old[1], code, before[1])]
+    )

@@ -13,8 +13,16 @@ from pathlib import Path
 from essim.errors import AbsentError
 from measure.kernels.build import default_cache, source_hash
 
-FLAGS = ("-std=c++17", "-O3", "--use_fast_math", "-lineinfo", "-arch=sm_90", "-shared",
-         "-Xcompiler", "-fPIC,-pthread")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "--use_fast_math",
+    "-lineinfo",
+    "-arch=sm_90",
+    "-shared",
+    "-Xcompiler",
+    "-fPIC,-pthread",
+)
 FOLDER = Path(__file__).parent
 
 

@@ -4,6 +4,8 @@ Every function launches on the current stream and writes into tensors that it is
 new one; hidden states are BF16 [rows, width].
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
 from __future__ import annotations
 
 import torch
@@ -14,8 +16,9 @@ from measure.kernels.attention import PagedCache
 
 
 @triton.jit
-def norm_kernel(inputs, residual, weight, out, width, eps, HAS_INPUT: tl.constexpr,
-                BLOCK: tl.constexpr):
+def norm_kernel(
+    inputs, residual, weight, out, width, eps, HAS_INPUT: tl.constexpr, BLOCK: tl.constexpr
+):
     """Add the input to the residual stream, in place, and RMS-normalise the sum."""
     row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     real = lane < width
@@ -30,20 +33,42 @@ def norm_kernel(inputs, residual, weight, out, width, eps, HAS_INPUT: tl.constex
 
 
 def rms_norm(
-    residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
-    inputs: torch.Tensor | None = None, eps: float = 1e-5,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    out: torch.Tensor,
+    inputs: torch.Tensor | None = None,
+    eps: float = 1e-5,
 ) -> None:
     """``residual += inputs``; ``out`` = its RMS norm times ``weight`` [width]."""
     rows, width = residual.shape
     norm_kernel[(rows,)](
-        residual if inputs is None else inputs, residual, weight, out, width, eps,
-        inputs is not None, triton.next_power_of_2(width), num_warps=8)
+        residual if inputs is None else inputs,
+        residual,
+        weight,
+        out,
+        width,
+        eps,
+        inputs is not None,
+        triton.next_power_of_2(width),
+        num_warps=8,
+    )
 
 
 @triton.jit
-def rope_kernel(qkv, cos_sin, queries, keys, values, table, context, table_blocks,
-                HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
-                BLOCK_TOKENS: tl.constexpr):
+def rope_kernel(
+    qkv,
+    cos_sin,
+    queries,
+    keys,
+    values,
+    table,
+    context,
+    table_blocks,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+):
     """Rotate queries and the new key, and append key and value to the paged cache."""
     row, head = tl.program_id(0), tl.program_id(1)
     position = tl.load(context + row) - 1
@@ -90,8 +115,20 @@ def rope_append(
     batch, kv_heads, group, dim = queries.shape
     heads = kv_heads * group
     rope_kernel[(batch, heads + 2 * kv_heads)](
-        qkv, cos_sin, queries, cache.keys, cache.values, cache.table, cache.context,
-        cache.table.shape[1], heads, kv_heads, dim, cache.block_tokens, num_warps=1)
+        qkv,
+        cos_sin,
+        queries,
+        cache.keys,
+        cache.values,
+        cache.table,
+        cache.context,
+        cache.table.shape[1],
+        heads,
+        kv_heads,
+        dim,
+        cache.block_tokens,
+        num_warps=1,
+    )
 
 
 @triton.jit
@@ -165,10 +202,9 @@ def gemm(hidden: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
     torch.mm(hidden, weight.t(), out=out)
 
 
-def gemm_fp8(
-    hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
-) -> torch.Tensor:
+def gemm_fp8(hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The same in FP8 e4m3 with one scale a tensor (FP32, on the GPU), to BF16."""
     result: torch.Tensor = torch._scaled_mm(
-        hidden, weight.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+        hidden, weight.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
+    )
     return result

@@ -26,8 +26,10 @@ def check_norm(rows: int, width: int) -> float:
     out = torch.full_like(inputs, NAN)
     flow.rms_norm(residual, weight, out, inputs)
     scale = np.sqrt(np.mean(total**2, axis=1, keepdims=True) + 1e-5)
-    return max(relative_error(floats(out), total / scale * floats(weight)),
-               relative_error(floats(residual), total))
+    return max(
+        relative_error(floats(out), total / scale * floats(weight)),
+        relative_error(floats(residual), total),
+    )
 
 
 def check_rope(batch: int, tokens: int, kv_heads: int, group: int, dim: int) -> float:
@@ -44,7 +46,8 @@ def check_rope(batch: int, tokens: int, kv_heads: int, group: int, dim: int) -> 
     return max(
         relative_error(floats(queries).reshape(batch, heads, dim), turned[:, :heads]),
         relative_error(floats(cache.keys[block, :, place]), turned[:, heads:]),
-        relative_error(floats(cache.values[block, :, place]), parts[:, heads + kv_heads:]))
+        relative_error(floats(cache.values[block, :, place]), parts[:, heads + kv_heads :]),
+    )
 
 
 def check_silu(rows: int, width: int) -> float:
@@ -75,12 +78,19 @@ def check_down(batch: int, width: int, rank: int) -> float:
 
 
 def check_query(
-    batch: int, width: int, kv_heads: int, group: int, dim: int, full: bool,
+    batch: int,
+    width: int,
+    kv_heads: int,
+    group: int,
+    dim: int,
+    full: bool,
     dtype: torch.dtype = torch.bfloat16,
 ) -> float:
     """Proxy query from anchors by the whole W_q, or from latents."""
-    inputs, weight = random(batch, width, dtype=dtype), random(
-        kv_heads * group * dim, width, dtype=dtype)
+    inputs, weight = (
+        random(batch, width, dtype=dtype),
+        random(kv_heads * group * dim, width, dtype=dtype),
+    )
     context = torch.randint(1, 100, (batch,), dtype=torch.int32)
     table = torch.as_tensor(rope_table(100, dim), device=inputs.device)
     out = torch.full((batch, kv_heads, group, dim), NAN, dtype=dtype)
@@ -88,7 +98,8 @@ def check_query(
     if full:
         gain = random(width, dtype=dtype)
         projection.project_full(
-            inputs, gain, weight, table, context, torch.full_like(inputs, NAN), out)
+            inputs, gain, weight, table, context, torch.full_like(inputs, NAN), out
+        )
         x = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5) * floats(gain)
     else:
         projection.project_up(inputs, weight, table, context, out)
@@ -102,9 +113,12 @@ def check_summary_build(kv_heads: int, tokens: int, dim: int, page_tokens: int) 
     keys, pages = random(kv_heads, tokens, dim), -(-tokens // page_tokens)
     out = torch.full((kv_heads, 2, dim, pages + 3), 255, dtype=torch.uint8)
     stage1.build_summaries(keys, out, page_tokens)
-    expected = np.stack([
-        np.stack([to_e5m2(part).T for part in page_summaries(floats(head), page_tokens)])
-        for head in keys])
+    expected = np.stack(
+        [
+            np.stack([to_e5m2(part).T for part in page_summaries(floats(head), page_tokens)])
+            for head in keys
+        ]
+    )
     return float(np.mean(out[..., :pages].cpu().numpy() != expected))
 
 

@@ -29,6 +29,7 @@ struct Channel {
   std::thread thread;
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> busy_ns{0};
+  std::atomic<size_t> answer_bytes{0};  // what the last await reads
 };
 
 __device__ __forceinline__ void store_release(uint32_t* p, uint32_t value) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void empty() {}
 
-// Answers each request after `busy_ns`, and writes the request's number into every index.
+// Answers each request after `busy_ns`: the request's number in every index that is read.
 void serve(Channel* c) {
   uint32_t done = c->mailbox->answer.load();
   while (!c->stop.load(std::memory_order_relaxed)) {
@@ -83,7 +84,7 @@ void serve(Channel* c) {
     while (std::chrono::steady_clock::now() < end) {
     }
     done += 1;
-    for (size_t i = 0; i < c->index_bytes / 4; ++i) c->indices[i] = static_cast<int32_t>(done);
+    for (size_t i = 0; i < c->answer_bytes / 4; ++i) c->indices[i] = static_cast<int32_t>(done);
     c->mailbox->answer.store(done, std::memory_order_release);
   }
 }
@@ -149,6 +150,7 @@ int essim_publish(void* channel, const void* source, size_t bytes, void* stream)
 int essim_await(void* channel, void* indices, size_t bytes, void* stream) {
   auto* c = static_cast<Channel*>(channel);
   if (bytes % 16 || bytes > c->index_bytes) return cudaErrorInvalidValue;
+  c->answer_bytes = bytes;
   await_answer<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
       reinterpret_cast<const uint4*>(c->indices), static_cast<uint4*>(indices),
       static_cast<int>(bytes / 16), c->counter,

@@ -33,30 +33,46 @@ class Channel:
 
     def __init__(self) -> None:
         self._library = _library()
-        self._pointer = ctypes.c_void_p(self._library.essim_channel(
-            ctypes.c_size_t(PAYLOAD_BYTES), ctypes.c_size_t(INDEX_BYTES)))
+        self._pointer = ctypes.c_void_p(
+            self._library.essim_channel(
+                ctypes.c_size_t(PAYLOAD_BYTES), ctypes.c_size_t(INDEX_BYTES)
+            )
+        )
         if not self._pointer:
             raise AbsentError("no mapped pinned memory", "The GPU must map host memory")
 
     def publish(self, source: torch.Tensor) -> None:
         """Launch: copy ``source`` to the CPU, then count the request flag up."""
         self._check_size(source, PAYLOAD_BYTES)
-        check(self._library.essim_publish(
-            self._pointer, ctypes.c_void_p(source.data_ptr()), ctypes.c_size_t(source.nbytes),
-            ctypes.c_void_p(stream_handle())), "publish")
+        check(
+            self._library.essim_publish(
+                self._pointer,
+                ctypes.c_void_p(source.data_ptr()),
+                ctypes.c_size_t(source.nbytes),
+                ctypes.c_void_p(stream_handle()),
+            ),
+            "publish",
+        )
 
     def await_answer(self, indices: torch.Tensor) -> None:
         """Launch: spin until the last request is answered, then read ``indices``."""
         self._check_size(indices, INDEX_BYTES)
-        check(self._library.essim_await(
-            self._pointer, ctypes.c_void_p(indices.data_ptr()), ctypes.c_size_t(indices.nbytes),
-            ctypes.c_void_p(stream_handle())), "await")
+        check(
+            self._library.essim_await(
+                self._pointer,
+                ctypes.c_void_p(indices.data_ptr()),
+                ctypes.c_size_t(indices.nbytes),
+                ctypes.c_void_p(stream_handle()),
+            ),
+            "await",
+        )
 
     @staticmethod
     def _check_size(tensor: torch.Tensor, most: int) -> None:
         if tensor.nbytes % 16 or tensor.nbytes > most or not tensor.is_contiguous():
-            raise InputError(f"hand-over: {tensor.nbytes} bytes",
-                             f"Contiguous, a multiple of 16, at most {most}")
+            raise InputError(
+                f"hand-over: {tensor.nbytes} bytes", f"Contiguous, a multiple of 16, at most {most}"
+            )
 
     def serve(self, busy_s: float) -> None:
         """Let a spinning CPU thread answer each request after ``busy_s``."""

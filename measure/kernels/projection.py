@@ -3,6 +3,8 @@
 The down-projection [rank, hidden] has the norm's gain folded in and computes its scale itself.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
 from __future__ import annotations
 
 import torch
@@ -13,8 +15,9 @@ from measure.kernels import flow
 
 
 @triton.jit
-def down_kernel(anchors, weight, latents, width, rank, batch, eps, ROWS: tl.constexpr,
-                BLOCK: tl.constexpr):
+def down_kernel(
+    anchors, weight, latents, width, rank, batch, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
     """One row of the down-projection for ``ROWS`` sequences, with the norm."""
     out, lane = tl.program_id(0), tl.arange(0, BLOCK)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -34,13 +37,33 @@ def project_down(
     batch, width = anchors.shape
     rank, rows = weight.shape[0], min(4, triton.next_power_of_2(batch))
     down_kernel[(rank, triton.cdiv(batch, rows))](
-        anchors, weight, latents, width, rank, batch, eps, rows, triton.next_power_of_2(width),
-        num_warps=4 if rows < 4 else 8)
+        anchors,
+        weight,
+        latents,
+        width,
+        rank,
+        batch,
+        eps,
+        rows,
+        triton.next_power_of_2(width),
+        num_warps=4 if rows < 4 else 8,
+    )
 
 
 @triton.jit
-def query_kernel(latents, weight, cos_sin, context, queries, batch, heads, RANK: tl.constexpr,
-                 DIM: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr):
+def query_kernel(
+    latents,
+    weight,
+    cos_sin,
+    context,
+    queries,
+    batch,
+    heads,
+    RANK: tl.constexpr,
+    DIM: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     """``PAIRS`` rotated pairs of channels of one head, for all sequences."""
     head, part = tl.program_id(0), tl.program_id(1)
     pair, row, lane = tl.arange(0, PAIRS), tl.arange(0, ROWS), tl.arange(0, RANK)
@@ -59,7 +82,10 @@ def query_kernel(latents, weight, cos_sin, context, queries, batch, heads, RANK:
 
 
 def project_up(
-    latents: torch.Tensor, weight: torch.Tensor, cos_sin: torch.Tensor, context: torch.Tensor,
+    latents: torch.Tensor,
+    weight: torch.Tensor,
+    cos_sin: torch.Tensor,
+    context: torch.Tensor,
     queries: torch.Tensor,
 ) -> None:
     """Proxy queries BF16 [batch, kv_heads, group, head_dim] from latents.
@@ -79,8 +105,19 @@ def project_up(
     dim = queries.shape[-1]
     heads = weight.shape[0] // dim
     query_kernel[(heads, dim // 32)](
-        latents, weight, cos_sin, context, queries, batch, heads, rank, dim, 16,
-        max(16, triton.next_power_of_2(batch)), num_warps=4)
+        latents,
+        weight,
+        cos_sin,
+        context,
+        queries,
+        batch,
+        heads,
+        rank,
+        dim,
+        16,
+        max(16, triton.next_power_of_2(batch)),
+        num_warps=4,
+    )
 
 
 @triton.jit
@@ -97,8 +134,13 @@ def rotate_kernel(queries, cos_sin, context, heads, DIM: tl.constexpr):
 
 
 def project_full(
-    anchors: torch.Tensor, gain: torch.Tensor, weight: torch.Tensor, cos_sin: torch.Tensor,
-    context: torch.Tensor, normed: torch.Tensor, queries: torch.Tensor,
+    anchors: torch.Tensor,
+    gain: torch.Tensor,
+    weight: torch.Tensor,
+    cos_sin: torch.Tensor,
+    context: torch.Tensor,
+    normed: torch.Tensor,
+    queries: torch.Tensor,
 ) -> None:
     """The same with the whole W_q [heads * head_dim, hidden]: norm, GEMM and rotation.
 

@@ -25,7 +25,10 @@ def paged_summaries(router: StepwiseRouter) -> torch.Tensor:
 
 
 def check_summaries(
-    before: torch.Tensor, after: torch.Tensor, keys: torch.Tensor, context: torch.Tensor,
+    before: torch.Tensor,
+    after: torch.Tensor,
+    keys: torch.Tensor,
+    context: torch.Tensor,
     page_tokens: int,
 ) -> float:
     """Share of summary codes that are wrong; before, after [batch, kv_heads, 2, pages, dim]."""
@@ -34,14 +37,20 @@ def check_summaries(
         page = (tokens - 1) // page_tokens
         for head in range(expected.shape[1]):
             expected[row, head, :, page] = updated_summary(
-                expected[row, head, :, page], floats(keys[row, head]),
-                (tokens - 1) % page_tokens == 0)
+                expected[row, head, :, page],
+                floats(keys[row, head]),
+                (tokens - 1) % page_tokens == 0,
+            )
     return float(np.mean(expected != after.cpu().numpy()))
 
 
 def check_selection(
-    queries: torch.Tensor, summaries: torch.Tensor, indices: torch.Tensor, context: torch.Tensor,
-    page_tokens: int, channels: int,
+    queries: torch.Tensor,
+    summaries: torch.Tensor,
+    indices: torch.Tensor,
+    context: torch.Tensor,
+    page_tokens: int,
+    channels: int,
 ) -> float:
     """Worst `routed_error`; summaries [batch, kv_heads, 2, pages, dim] in e5m2 codes."""
     codes, chosen, worst = summaries.cpu().numpy(), indices.cpu().numpy(), 0.0
@@ -49,8 +58,10 @@ def check_selection(
         pages = (tokens - 1) // page_tokens
         for head in range(codes.shape[1]):
             low, high = codes[row, head, :, :pages]
-            worst = max(worst, routed_error(
-                floats(queries[row, head]), low, high, chosen[row, head], channels))
+            worst = max(
+                worst,
+                routed_error(floats(queries[row, head]), low, high, chosen[row, head], channels),
+            )
     return worst
 
 
@@ -66,10 +77,17 @@ def check_stepwise(router: StepwiseRouter) -> dict[str, float]:
     blocks = router.table.long()[rows, pages.clamp(min=0) // block_pages]
     offsets = torch.where(pages < 0, -1, blocks * block_pages + pages % block_pages)
     return {
-        "summaries": check_summaries(before, after, router.keys, router.context,
-                                     router.page_tokens),
-        "selection": check_selection(router.queries, after, router.indices, router.context,
-                                     router.page_tokens, router.channels),
+        "summaries": check_summaries(
+            before, after, router.keys, router.context, router.page_tokens
+        ),
+        "selection": check_selection(
+            router.queries,
+            after,
+            router.indices,
+            router.context,
+            router.page_tokens,
+            router.channels,
+        ),
         "offsets": float((offsets != router.offsets).float().mean()),
     }
 
@@ -81,10 +99,18 @@ def check_fused(router: FusedRouter) -> dict[str, float]:
     router()
     torch.cuda.synchronize()
     after = router.summaries.transpose(3, 4)
-    errors = {"selection": check_selection(
-        router.queries, before, router.indices, router.context, router.page_tokens,
-        router.channels)}
+    errors = {
+        "selection": check_selection(
+            router.queries,
+            before,
+            router.indices,
+            router.context,
+            router.page_tokens,
+            router.channels,
+        )
+    }
     if router.keys is not None:
         errors["summaries"] = check_summaries(
-            before, after, router.keys, router.context, router.page_tokens)
+            before, after, router.keys, router.context, router.page_tokens
+        )
     return errors

@@ -20,11 +20,25 @@ SMS = 132
 class RouteArgs(ctypes.Structure):
     """Mirror of ``RouteArgs`` in ``router_fused.cu``."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in (
-        "queries", "keys", "summaries", "context", "indices")] + [
-        (name, ctypes.c_int32) for name in (
-            "batch", "kv_heads", "group", "row_pages", "page_tokens", "top", "channels",
-            "max_pages", "cluster", "threads", "words", "overlap")]
+    _fields_ = [
+        (name, ctypes.c_void_p) for name in ("queries", "keys", "summaries", "context", "indices")
+    ] + [
+        (name, ctypes.c_int32)
+        for name in (
+            "batch",
+            "kv_heads",
+            "group",
+            "row_pages",
+            "page_tokens",
+            "top",
+            "channels",
+            "max_pages",
+            "cluster",
+            "threads",
+            "words",
+            "overlap",
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -98,8 +112,10 @@ class FusedRouter:
             (group <= 8, "at most 8 heads a KV head"),
             (top <= 64, "at most 64 top pages"),
             (0 < self.channels <= DIM, f"channels must be 1..{DIM}"),
-            (rows % 128 == 0 and rows > self.max_pages,
-             "row_pages must be a multiple of 128 above max_pages"),
+            (
+                rows % 128 == 0 and rows > self.max_pages,
+                "row_pages must be a multiple of 128 above max_pages",
+            ),
         )
         for good, message in rules:
             if not good:
@@ -109,18 +125,32 @@ class FusedRouter:
         width = 4 if group <= 4 else 8
         if padded * (width + 1) * 4 + padded * width // 32 * 12 > SHARED_BYTES - 8192:
             raise InputError(f"fused router: {self.max_pages} pages do not fit in shared memory")
-        pointer = {name: getattr(self, name).data_ptr()
-                   for name in ("queries", "summaries", "context", "indices")}
+        pointer = {
+            name: getattr(self, name).data_ptr()
+            for name in ("queries", "summaries", "context", "indices")
+        }
         self._args = RouteArgs(
-            **pointer, keys=None if self.keys is None else self.keys.data_ptr(), batch=batch,
-            kv_heads=kv_heads, group=group, row_pages=rows, page_tokens=self.page_tokens, top=top,
-            channels=self.channels, max_pages=self.max_pages, cluster=tuning.cluster,
-            threads=tuning.threads, words=tuning.words, overlap=tuning.overlap)
+            **pointer,
+            keys=None if self.keys is None else self.keys.data_ptr(),
+            batch=batch,
+            kv_heads=kv_heads,
+            group=group,
+            row_pages=rows,
+            page_tokens=self.page_tokens,
+            top=top,
+            channels=self.channels,
+            max_pages=self.max_pages,
+            cluster=tuning.cluster,
+            threads=tuning.threads,
+            words=tuning.words,
+            overlap=tuning.overlap,
+        )
 
     def __call__(self) -> None:
         """Launch on the current stream."""
         code = load_cuda("router_fused").essim_route_fused(
-            ctypes.byref(self._args), ctypes.c_void_p(stream_handle()))
+            ctypes.byref(self._args), ctypes.c_void_p(stream_handle())
+        )
         check(code, "fused router")
 
     def retarget(self, queries: torch.Tensor) -> None:
@@ -132,12 +162,19 @@ class FusedRouter:
     def bytes_read(self) -> int:
         """Least bytes of summaries a launch reads at ``max_pages``."""
         batch, kv_heads = self.queries.shape[:2]
-        return batch * kv_heads * self.max_pages * self.channels
+        return int(batch * kv_heads) * self.max_pages * self.channels
 
 
 def random_router(
-    batch: int, context_tokens: int, *, kv_heads: int = 8, group: int = 4, page_tokens: int = 4,
-    top: int = 32, channels: int = 32, tuning: Tuning | None = None,
+    batch: int,
+    context_tokens: int,
+    *,
+    kv_heads: int = 8,
+    group: int = 4,
+    page_tokens: int = 4,
+    top: int = 32,
+    channels: int = 32,
+    tuning: Tuning | None = None,
     like: FusedRouter | None = None,
 ) -> FusedRouter:
     """A router on fresh random queries, keys and summaries.
@@ -156,7 +193,12 @@ def random_router(
         return dataclasses.replace(like, summaries=summaries)
     return FusedRouter(
         torch.randn(batch, kv_heads, group, DIM).bfloat16(),
-        torch.randn(batch, kv_heads, DIM).bfloat16(), summaries,
+        torch.randn(batch, kv_heads, DIM).bfloat16(),
+        summaries,
         torch.full((batch,), context_tokens, dtype=torch.int32),
-        torch.full((batch, kv_heads, top), -7, dtype=torch.int32), page_tokens, channels, pages,
-        tuning)
+        torch.full((batch, kv_heads, top), -7, dtype=torch.int32),
+        page_tokens,
+        channels,
+        pages,
+        tuning,
+    )

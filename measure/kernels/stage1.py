@@ -1,12 +1,14 @@
 """RocketKV's first stage after prefill, and the page summaries of what it keeps."""
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
 from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
 
-from measure.kernels.router_stepwise import _to_e5m2
+from measure.kernels.stepwise_kernels import encode_e5m2
 
 WINDOW, POOL = 32, 63
 
@@ -31,7 +33,7 @@ def window_scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     scores = torch.bmm(flat, keys.transpose(1, 2)).float().mul_(dim**-0.5)
     scores = scores.view(kv_heads, group, window, tokens)
     later = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
-    scores[..., tokens - window:].masked_fill_(later, float("-inf"))
+    scores[..., tokens - window :].masked_fill_(later, float("-inf"))
     return scores.softmax(dim=-1)[..., : tokens - window].sum(dim=(1, 2))
 
 
@@ -41,7 +43,8 @@ def select_prompt(queries: torch.Tensor, keys: torch.Tensor, budget: int) -> tor
     if tokens <= budget:
         return torch.arange(tokens, device=keys.device).expand(kv_heads, -1)
     pooled = torch.nn.functional.max_pool1d(
-        window_scores(queries, keys)[None], POOL, stride=1, padding=POOL // 2)[0]
+        window_scores(queries, keys)[None], POOL, stride=1, padding=POOL // 2
+    )[0]
     best = pooled.topk(budget - WINDOW, dim=-1).indices.sort(dim=-1).values
     window = torch.arange(tokens - WINDOW, tokens, device=keys.device).expand(kv_heads, -1)
     return torch.cat([best, window], dim=-1)
@@ -53,8 +56,9 @@ def compact(pool: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def summary_kernel(keys, summaries, tokens, row_pages, page_tokens, DIM: tl.constexpr,
-                   PAGES: tl.constexpr):
+def summary_kernel(
+    keys, summaries, tokens, row_pages, page_tokens, DIM: tl.constexpr, PAGES: tl.constexpr
+):
     """Min and max of ``PAGES`` pages of one KV head, transposed to channel-major."""
     head = tl.program_id(0).to(tl.int64)
     page, channel = tl.program_id(1) * PAGES + tl.arange(0, PAGES), tl.arange(0, DIM)
@@ -68,8 +72,8 @@ def summary_kernel(keys, summaries, tokens, row_pages, page_tokens, DIM: tl.cons
         high = tl.maximum(high, tl.load(source, mask=real, other=float("-inf")).to(tl.float32))
     to = summaries + (head * 2 * DIM + channel[None, :]) * row_pages + page[:, None]
     real = (page * page_tokens < tokens)[:, None]
-    tl.store(to, _to_e5m2(low), mask=real)
-    tl.store(to + DIM * row_pages, _to_e5m2(high), mask=real)
+    tl.store(to, encode_e5m2(low), mask=real)
+    tl.store(to + DIM * row_pages, encode_e5m2(high), mask=real)
 
 
 def build_summaries(keys: torch.Tensor, summaries: torch.Tensor, page_tokens: int) -> None:
@@ -77,7 +81,8 @@ def build_summaries(keys: torch.Tensor, summaries: torch.Tensor, page_tokens: in
     kv_heads, tokens, dim = keys.shape
     pages = triton.cdiv(tokens, page_tokens)
     summary_kernel[(kv_heads, triton.cdiv(pages, 32))](
-        keys, summaries, tokens, summaries.shape[-1], page_tokens, dim, 32, num_warps=4)
+        keys, summaries, tokens, summaries.shape[-1], page_tokens, dim, 32, num_warps=4
+    )
 
 
 def prefill_attention(
@@ -85,4 +90,5 @@ def prefill_attention(
 ) -> torch.Tensor:
     """Causal attention through torch, [batch, heads, tokens, head_dim] with grouped KV heads."""
     return torch.nn.functional.scaled_dot_product_attention(
-        queries, keys, values, is_causal=True, enable_gqa=True)
+        queries, keys, values, is_causal=True, enable_gqa=True
+    )

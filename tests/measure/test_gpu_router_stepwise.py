@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,6 +10,9 @@ pytest.importorskip("triton")
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
+if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+    pytest.skip("Triton's interpreter needs NumPy below 2.4", allow_module_level=True)
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure.kernels.router_checks import check_stepwise  # noqa: E402
 from measure.kernels.router_stepwise import random_router  # noqa: E402
