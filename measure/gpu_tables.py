@@ -35,6 +35,9 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (4096, 6144, 8192, 12288)
 PROMPTS = (512, 2048, 8192, 40960)
 
+# Rows up to which an op is launch-bound and its neighbours matter.
+_DECODE_ROWS = 64
+
 Make = Callable[[Place], tuple[list[Launch], int]]
 
 
@@ -54,6 +57,21 @@ def chained(launches: Sequence[Launch], least: int = 48) -> Callable[[], float]:
     return sample
 
 
+def after_gemms(op: Launch, rows: int) -> Callable[[], float]:
+    """Return a sampler of what `op` adds to a chain of GEMMs when it comes after each.
+
+    A small op on what a GEMM has just written waits for the GEMM's tail and delays the next one's
+    start: in a chain of its own it would look a third faster than in a layer.
+    """
+    n, k = SHAPE.qkv, SHAPE.hidden
+    hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
+    weights = [torch.randn(n, k, dtype=torch.bfloat16) for _ in range(8)]
+    gemms = [lambda w=w: flow.gemm(hidden, w, out) for w in weights]
+    alone = chained(gemms)
+    between = chained([launch for gemm in gemms for launch in (gemm, op)])
+    return lambda: max(2 * between() - alone(), 1e-9)
+
+
 def gpu_bench(
     table: str,
     axes: Mapping[str, Sequence[int]],
@@ -64,13 +82,20 @@ def gpu_bench(
     dtype: str = "bf16",
     least: int = 48,
     calls: int = 20,
+    inside: bool = False,
 ) -> Bench:
-    """Return the bench of a table; `make` gives a point's launches in rotation and their bytes."""
+    """Return the bench of a table; `make` gives a point's launches in rotation and their bytes.
+
+    With `inside`, decode rows are priced by what the op adds to a chain of GEMMs.
+    """
 
     def prepare(place: Place) -> Ready:
         gc.collect()
         torch.cuda.empty_cache()
         launches, moved = make(place)
+        rows = int(place.get("rows", 0))
+        if inside and rows <= _DECODE_ROWS:
+            return Ready(after_gemms(launches[0], rows), None, calls)
         return Ready(chained(launches, least), moved or None, calls)
 
     def with_keys(places: Sequence[Place]) -> tuple[Place, ...]:
@@ -87,7 +112,8 @@ def gpu_bench(
         prepare=prepare,
         dtype=dtype,
         source_hash=gpu_hash(),
-        reference="marginal time in a chain inside a CUDA graph, cold inputs in rotation",
+        reference="marginal time in a chain inside a CUDA graph, cold inputs in rotation"
+        + ("; decode rows: what it adds to a chain of GEMMs" if inside else ""),
         holds_for=holds_for,
     )
 
@@ -158,7 +184,7 @@ def _proxies(batch: int, *, down_only: bool) -> tuple[list[Launch], int]:
         def launch() -> None:
             projection.project_down(anchor, down, latents)
             if not down_only:
-                projection.project_query(latents, up, table, context, query, norm=False)
+                projection.project_up(latents, up, table, context, query)
 
         return launch
 
@@ -244,10 +270,10 @@ def row_benches() -> list[Bench]:
 
     hidden = {"hidden": [SHAPE.hidden]}
     return [
-        gpu_bench("norm", rows, norm, hidden, calls=40),
-        gpu_bench("act", rows, act, {"ffn": [SHAPE.ffn]}, calls=40),
+        gpu_bench("norm", rows, norm, hidden, calls=40, inside=True),
+        gpu_bench("act", rows, act, {"ffn": [SHAPE.ffn]}, calls=40, inside=True),
         gpu_bench("embed", rows, embed, hidden, calls=40),
-        gpu_bench("rope", {"rows": (1, 8, 32, 512, 4096)}, rope, HEADS, calls=40),
+        gpu_bench("rope", {"rows": (1, 8, 32, 512, 4096)}, rope, HEADS, calls=40, inside=True),
     ]
 
 
