@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from measure.campaign import Bench, Place, Ready, grid, held_out
-from measure.cpu import Plan, flow_bench, random, rotation, timed
+from measure.cpu import Plan, flow_bench, random, rotation
 from measure.cpu_flow import attention_conditions
 from measure.kernels import torch_flow as flow
 from measure.kernels.bench_cpu_router import LATENT, sample
@@ -159,16 +160,17 @@ def _cpu_update(plan: Plan) -> Bench:
 
     def prepare(place: Place) -> Ready:
         threads, batch = int(place["threads"]), int(place["batch"])
-        router = filled_router(plan, threads, batch, max(plan.contexts))
-        keys = np.zeros((batch, m.kv_heads, m.head_dim), np.uint16)
-        tokens = np.full(batch, max(plan.contexts) - 2, np.int32)
-        calls = [
-            lambda layer=layer: router.update(layer, keys, tokens) for layer in range(m.layers)
-        ]
-        return Ready(timed(calls), batch * m.kv_width * 4)
+        tokens = plan.contexts[0]
+        with filled_router(plan, threads, batch, tokens) as router:
+            both, alone = (
+                sample(router, LATENT, tokens, 20e-6, _ROUTER_CALLS, update=update)
+                for update in (True, False)
+            )
+        seconds = itertools.cycle(np.maximum(both - np.median(alone), 1e-7))
+        return Ready(lambda: float(next(seconds)), batch * m.kv_width * 4, _ROUTER_CALLS)
 
     axes = {"threads": plan.threads, "batch": plan.batches}
-    reference = "C++ router, one key a sequence, called from Python"
+    reference = "C++ router: a route with an update outstanding minus the median route without"
     return _router_bench("cpu_update", plan, axes, prepare, reference)
 
 

@@ -32,8 +32,9 @@ CACHE = HEADS | {"kv_dtype": ["bf16"]}
 PAGES: dict[str, Sequence[int | str]] = {"page_tokens": [4], "top_pages": [32]}
 ROUTER = HEADS | PAGES | {"summary_dtype": ["fp8"], "selector": ["rocketkv"]}
 BATCHES = (1, 2, 4, 8, 16, 32)
+ROUTER_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXTS = (4096, 6144, 8192, 12288)
-PROMPTS = (512, 2048, 8192, 40960)
+PROMPTS = (512, 1024, 2048, 4096, 6144, 8192, 16384, 28672, 40960)
 
 # Rows up to which an op is launch-bound and its neighbours matter.
 _DECODE_ROWS = 64
@@ -136,7 +137,7 @@ def _int(place: Place, *axes: str) -> list[int]:
 
 def router_benches() -> list[Bench]:
     """Return both GPU routers, the proxy projection, and what a router costs beside the stream."""
-    axes = {"batch": BATCHES, "context_tokens": CONTEXTS}
+    axes = {"batch": ROUTER_BATCHES, "context_tokens": CONTEXTS}
 
     def fused(place: Place) -> tuple[list[Launch], int]:
         batch, tokens = _int(place, "batch", "context_tokens")
@@ -221,11 +222,17 @@ def attention_benches() -> list[Bench]:
         caches = [_other(first) for _ in range(cold_sets(moved * block // 4, 64))]
         return [sparse_attention(query, cache, pages) for cache in caches], moved
 
-    contexts = (256, 1024, 4096, 12288, 49152)
-    scattered = {"batch": BATCHES, "selected_tokens": (64, 128, 256), "kv_block_tokens": (4, 32)}
+    contexts = (256, 1024, 2048, 4096, 8192, 12288, 24576, 49152)
+    scattered = {"batch": BATCHES, "selected_tokens": (32, 128, 512)}
     return [
-        gpu_bench("attn_dense", {"batch": (1, 4, 8, 32), "context_tokens": contexts}, dense, CACHE),
-        gpu_bench("attn_sparse", scattered, sparse, CACHE | {"page_tokens": [4]}),
+        gpu_bench("attn_dense", {"batch": BATCHES, "context_tokens": contexts}, dense, CACHE),
+        gpu_bench(
+            "attn_sparse",
+            scattered,
+            sparse,
+            CACHE | {"page_tokens": [4]},
+            keys={"kv_block_tokens": (4, 8, 16, 32)},
+        ),
     ]
 
 
@@ -307,8 +314,10 @@ def gemm_bench() -> Bench:
 def _gemms(n: int, k: int, rows: int, dtype: str) -> tuple[list[Launch], int]:
     """Return launches of one GEMM on weights in rotation, and the bytes of one weight."""
     moved = n * k * (2 if dtype == "bf16" else 1)
+    # As many weights as a model has layers: gigabytes apart, they also miss the TLBs.
+    sets = SHAPE.layers if rows <= _DECODE_ROWS else cold_sets(moved, 16)
     hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
-    weights = [torch.randn(n, k, dtype=torch.bfloat16) for _ in range(cold_sets(moved, 16))]
+    weights = [torch.randn(n, k, dtype=torch.bfloat16) for _ in range(sets)]
     if dtype == "bf16":
         return [lambda w=w: flow.gemm(hidden, w, out) for w in weights], moved
     small, scale = hidden.to(torch.float8_e4m3fn), torch.ones(())

@@ -18,8 +18,10 @@ def flow_hash() -> str:
 
 def gpu_hash() -> str:
     """Return the source hash of the GPU kernels."""
-    names = ("attention", "attention_kernels", "chain", "flow", "projection")
-    names += ("router_fused", "router_stepwise", "stage1", "stepwise_kernels")
+    names = (
+        *("attention", "attention_kernels", "chain", "flow", "projection"),
+        *("router_fused", "router_stepwise", "stage1", "stepwise_kernels"),
+    )
     files = [KERNELS / f"{name}.py" for name in names]
     files += [*KERNELS.rglob("*.cu"), *KERNELS.rglob("*.cuh")]
     return source_hash(files)

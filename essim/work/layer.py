@@ -90,11 +90,8 @@ def _attn_sparse(case: Case, point: Point) -> Work:
     attended = selector.attended_tokens(context) * float(point.batch)
     return Work(
         "attn_sparse",
-        axes={
-            "batch": point.batch,
-            "selected_tokens": selector.selected_tokens(context),
-            "kv_block_tokens": selector.table_conditions().get("kv_block_tokens", 1),
-        },
+        axes={"batch": point.batch, "selected_tokens": selector.selected_tokens(context)},
+        keys={"kv_block_tokens": selector.table_conditions().get("kv_block_tokens", 1)},
         byte_count=read * model.kv_bytes_per_token_layer(),
         flops=4.0 * attended * model.q_width,
         stand_in_tokens=np.rint(read_one),
