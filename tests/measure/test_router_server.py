@@ -15,7 +15,10 @@ import pytest
 from essim.errors import AbsentError, InputError
 from measure.kernels import reference as ref
 from measure.kernels import router_abi as abi
+from measure.kernels.bench_cpu_router import LATENT, sample
 from measure.kernels.cpu_router import Router
+from measure.kernels.reference import rope_table
+from measure.kernels.router_abi import RouterShape
 from measure.kernels.router_library import best_isa, mailbox_layout
 
 SHAPE = abi.RouterShape(2, 2, 4, 2, 64, 4, 400, 8, 16, rank=64)
@@ -169,3 +172,26 @@ def test_a_worker_that_died_is_detected() -> None:
 def test_a_mailbox_that_is_too_small_is_refused() -> None:
     with pytest.raises(InputError, match="mailbox of 64 bytes"):
         Router(SHAPE, 1, mailbox=memoryview(bytearray(64)))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_routes_and_updates_in_flight_never_wait_for_each_other(threads: int) -> None:
+    """A share of a KV head may be another worker's: nobody may block on an update meanwhile."""
+    shape = RouterShape(
+        layers=3,
+        batch=1,
+        heads=8,
+        kv_heads=2,
+        head_dim=64,
+        page_tokens=4,
+        capacity_tokens=512,
+        top_pages=8,
+        channels=16,
+        rank=16,
+    )
+    with Router(shape, threads, timeout_s=5.0) as router:
+        router.set_rope(rope_table(512, 64))
+        router.randomize(7)
+        seconds = sample(router, LATENT, 512, 0.0, 400, update=True)
+    assert len(seconds) == 400
+    assert (seconds > 0).all()

@@ -106,6 +106,7 @@ class Pool {
 
   void run(int t) {
     Worker& w = workers_[t];
+    Unanswered route_left, update_left;   // only the first worker's are ever open
     uint32_t routed = 0, updated = 0;
     int64_t to_prefetch = 0, prefetched = 0;
     int prefetch_layer = 0;
@@ -118,20 +119,26 @@ class Pool {
         routed = r.sequence;
         const int32_t error = check_route(r);
         if (!error) r.kind < kReadQuery ? route(r, t) : read_only(r, t);
-        finish(t, r.sequence, error, &Worker::route_done, box->route_error, box->route_answer);
+        w.route_done.store(r.sequence, std::memory_order_release);
+        route_left = {t == 0, r.sequence, error};
         // Layers come in order; the first is dense and never routed.
         prefetch_layer = r.layer + 1 < c.layers ? r.layer + 1 : 1 % c.layers;
         to_prefetch = prefetch_bytes;
         prefetched = w.spins = 0;
       }
+      answer(route_left, &Worker::route_done, box->route_error, box->route_answer);
+      answer(update_left, &Worker::update_done, box->update_error, box->update_answer);
       const int slot = (updated + 1) % kRing;
       const Job u = decode(box->update_request[slot].load(std::memory_order_acquire));
-      if (int32_t(u.sequence - updated) > 0) {
+      if (!update_left.open && int32_t(u.sequence - updated) > 0) {
         const int32_t error = u.sequence != updated + 1 ? kOverrun : check_update(u);
         updated = u.sequence;
         if (!error) update(u, t);
-        finish(t, u.sequence, error, &Worker::update_done, box->update_error, box->update_answer);
+        w.update_done.store(u.sequence, std::memory_order_release);
+        update_left = {t == 0, u.sequence, error};
         w.spins = 0;
+      } else if (route_left.open || update_left.open) {
+        w.idle();
       } else if (prefetched < to_prefetch) {
         prefetched = prefetch(prefetch_layer, t, prefetched, to_prefetch);
       } else {
@@ -141,22 +148,26 @@ class Pool {
     box->alive.fetch_sub(1);
   }
 
-  // Each worker reports on its own line; the first collects them and answers.
-  void finish(int t, uint32_t sequence, int32_t error, std::atomic<uint32_t> Worker::*done,
-              std::atomic<int32_t>& error_word, std::atomic<uint64_t>& answer) {
-    (workers_[t].*done).store(sequence, std::memory_order_release);
-    if (t != 0) return;
+  struct Unanswered {
+    bool open = false;
+    uint32_t sequence = 0;
+    int32_t error = 0;
+  };
+
+  // Each worker reports on its own line; the first answers once all have. It looks, and never
+  // waits: another worker may be inside a route that needs a share of the first's.
+  void answer(Unanswered& left, std::atomic<uint32_t> Worker::*done,
+              std::atomic<int32_t>& error_word, std::atomic<uint64_t>& answer_word) {
+    if (!left.open) return;
     for (int i = 1; i < c.threads; ++i)
-      while (int32_t((workers_[i].*done).load(std::memory_order_acquire) - sequence) < 0) {
-        if (box->stop.load(std::memory_order_relaxed)) return;
-        workers_[t].idle();
-      }
+      if (int32_t((workers_[i].*done).load(std::memory_order_acquire) - left.sequence) < 0) return;
     if (done == &Worker::route_done) {
       latents_.value.store(0, std::memory_order_relaxed);
       for (int g = 0; g < c.kv_heads; ++g) projected_[g].value.store(0, std::memory_order_relaxed);
     }
-    error_word.store(error, std::memory_order_relaxed);
-    answer.store(sequence, std::memory_order_release);
+    left.open = false;
+    error_word.store(left.error, std::memory_order_relaxed);
+    answer_word.store(left.sequence, std::memory_order_release);
   }
 
   int32_t check_route(const Job& j) const {
