@@ -122,7 +122,8 @@ def run(
                     *(spec.kind, spec.axes, spec.dtype, spec.cache_state, ready.bytes_moved),
                     spec.source_hash,
                 )
-                return measure(spec, ready.sample, calls=calls or ready.calls)
+                count = calls or ready.calls
+                return measure(spec, ready.sample, calls=count, window_calls=min(20, count))
 
             def tell(progress: Progress, bench: Bench = bench) -> None:
                 on_progress(bench.table, progress)

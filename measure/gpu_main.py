@@ -48,10 +48,10 @@ def measure_gpu(
     routers = router_benches(plan)
     campaign.run(routers, folder, on_progress)
     require_gpu()
-    benches = [*gpu_benches(), side_stream_bench()]
-    campaign.run(benches, folder, on_progress, _QUICK_CALLS if quick else None)
     facts = machine_facts(("torch", "triton", "numpy", "essim")) | gpu_facts()
     spec = profile_spec(name, facts, cores)
+    benches = [*gpu_benches(), side_stream_bench()]
+    campaign.run(benches, folder, on_progress, _QUICK_CALLS if quick else None)
     spec["tables"] = calibrate.table_specs([*benches, *routers], folder, str(facts["date"]))
     file = out / f"{name}.yaml"
     calibrate.write_profile(file, spec)
@@ -112,7 +112,7 @@ def profile_spec(name: str, facts: dict[str, object], cores: int) -> dict[str, A
                 f"{matmul_flops_per_s(torch.float8_e4m3fn):.4g} FLOP/s", date, "8192^3, random"
             ),
             "launch_s": number(
-                f"{np.median([s() for s in [chained([empty] * 64)] * 20]) * 1e6:.4g} us",
+                f"{median_s(chained([empty], 1024)) * 1e6:.4g} us",
                 date,
                 "empty kernel inside a CUDA graph",
             ),
@@ -157,7 +157,7 @@ def handover_s() -> dict[str, float]:
         else:
             channel.serve(busy_s)
         chain = launches(channel)
-        found = median_s(chained(chain, 64)) * len(chain)
+        found = median_s(chained(chain, 256)) * len(chain)
         channel.close()
         return found
 
@@ -181,11 +181,21 @@ def copy_bytes_per_s(*, down: bool, size_bytes: int = 32 << 20) -> float:
     return size_bytes / median_s(chained([lambda: target.copy_(source, non_blocking=True)], 8))
 
 
-def device_copy_bytes_per_s(size_bytes: int = 4 << 30) -> float:
-    """Return bytes read and written over the time of a large copy on the GPU."""
+def device_copy_bytes_per_s(size_bytes: int = 4 << 30, copies: int = 10) -> float:
+    """Return bytes read and written over the time of large copies on the GPU, outside a graph.
+
+    Inside a graph a copy becomes a node of the slower copy engine.
+    """
     source = torch.zeros(size_bytes, dtype=torch.uint8)
     target = torch.empty_like(source)
-    return 2 * size_bytes / median_s(chained([lambda: target.copy_(source)], 2))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(2):
+        start.record()
+        for _ in range(copies):
+            target.copy_(source)
+        end.record()
+        end.synchronize()
+    return 2 * size_bytes * copies / (start.elapsed_time(end) * 1e-3)
 
 
 def matmul_flops_per_s(dtype: torch.dtype, size: int = 8192) -> float:
