@@ -30,9 +30,10 @@ DESCRIPTIONS = (
     *("kind", "dtype", "cache_state", "calls", "rejected", "iqr_frac", "unstable"),
     *("bytes_moved", "bytes_per_s", "source_hash"),
 )
-# Axes along which work grows, and how much a time may fall along them before it is worth a word.
+# Axes along which work grows, and how much a time may fall along them before it is worth a word:
+# kernels switch algorithms with size, so steps down of a fifth are normal.
 GROWING = ("rows", "batch", "context_tokens", "selected_tokens")
-FALL_FRAC = 0.05
+FALL_FRAC = 1 / 3
 
 
 @dataclass(frozen=True)

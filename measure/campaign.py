@@ -29,7 +29,7 @@ class Ready:
 
     sample: Callable[[], float]
     bytes_moved: int | None = None
-    calls: int = 60
+    calls: int = 200
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ PLAN = Plan(
     rank=64,
     channels=16,
     threads=(1,),
-    batches=(1, 2, 4),
-    contexts=(256, 512, 1024, 2048),
-    prompts=(64, 256, 1024),
+    batches=(1, 2, 3, 4),
+    contexts=(256, 512, 768, 1024, 1536, 2048),
+    prompts=(64, 128, 256, 512, 1024),
     selected=(64,),
 )
 QUICK = replace(PLAN, batches=(1, 4), contexts=(512, 2048), prompts=(64, 512))

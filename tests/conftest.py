@@ -6,14 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from firstday import FIRST_DAY
 
-SCENARIO = """\
+SCENARIO = f"""\
 name: small
 model: llama-3.1-8b
-hardware: h200-sxm
-selector: {kind: rocketkv, prompt_budget: 4096, page_tokens: 4, top_pages: 32, kv_block_tokens: 4}
+hardware: {FIRST_DAY}
+selector: {{kind: rocketkv, prompt_budget: 4096, page_tokens: 4, top_pages: 32, kv_block_tokens: 4}}
 routing: cpu-mid
-workload: {batch: 1, input_tokens: 40960, output_tokens: 16}
+workload: {{batch: 1, input_tokens: 40960, output_tokens: 16}}
 """
 
 

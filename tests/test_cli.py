@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from firstday import FIRST_DAY
 
 ROOT = Path(__file__).parent.parent
 SCENARIO = str(ROOT / "scenarios" / "earlyselect-40k.yaml")
@@ -23,8 +24,12 @@ def essim(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]
 def test_run_prints_a_table_the_parts_and_a_verdict() -> None:
     done = essim("run", SCENARIO, *QUICK)
     assert (done.returncode, done.stderr) == (0, "")
-    for text in ("decode_tokens_per_s", "gemm_gate_up", "provisional", "than gpu-target"):
+    for text in ("decode_tokens_per_s", "gemm_gate_up", "measured", "than gpu-target"):
         assert text in done.stdout
+    weak = essim("run", SCENARIO, *QUICK, "--set", f"hardware={FIRST_DAY}")
+    assert "The hardware profile is provisional" in weak.stdout
+    weak = essim("run", SCENARIO, *QUICK, "--set", "hardware=a100-80gb")
+    assert "Only 0% of the decode time is measured or interpolated." in weak.stdout
 
 
 def test_run_json_is_one_object() -> None:
@@ -53,7 +58,7 @@ def test_sweep_json_leaves_nothing_else_on_stdout(tmp_path: Path) -> None:
     out = tmp_path / "r.parquet"
     done = essim("sweep", SCENARIO, *QUICK, "--json", "--out", str(out))
     found = json.loads(done.stdout)
-    assert len(found["rows"]) == 6
+    assert len(found["rows"]) == 7
     assert found["verdict"]
     assert out.exists()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from firstday import FIRST_DAY
 
 from essim.costs import SOURCES, CostModel
 from essim.errors import PricingError
@@ -18,7 +19,7 @@ from essim.selectors.rocketkv import RocketKV
 from essim.step import decode_step, prefill_step
 from essim.work import KINDS, Case, Point
 
-PROFILE = load_profile(find_profile("h200-sxm", Path()))
+PROFILE = load_profile(FIRST_DAY)
 ROCKET = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_tokens=4)
 CPU_MID = Routing(where="cpu", anchor="mid")
 BANDWIDTH, LAUNCH_S = 4.3e12, 0.5e-6

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from firstday import FIRST_DAY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essim.derivation import derivation, facts, largest_batches, pool_bytes, pool_tokens
-from essim.hardware import find_profile, load_profile, shipped
+from essim.hardware import load_profile, shipped
 from essim.memory import memory
 from essim.scenario import load_scenario
 
-PROFILE = load_profile(find_profile("h200-sxm", Path()))
+PROFILE = load_profile(FIRST_DAY)
 MAIN = shipped("scenarios") / "earlyselect-40k.yaml"
 
 

@@ -51,11 +51,11 @@ def test_the_commands_of_the_worked_example_run(tmp_path: Path, command: str) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def layer_us(scenario_file, routing: str) -> tuple[dict[str, float], float]:
-    """Durations of layer 10's main-stream ops at S = 8192, and the period of that layer."""
+def layer_us(routing: str) -> tuple[dict[str, float], float]:
+    """Durations of layer 10's ops at S = 8192 on the shipped profile, and that layer's period."""
     overrides = [f"routing={routing}", "workload.output_tokens=4097"]
-    base, _ = load_scenario(scenario_file(), overrides)
-    profile = load_profile(find_profile(base.hardware, Path()))
+    base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", overrides)
+    profile = load_profile(find_profile(base.hardware, ROOT))
     run = run_decode(base, profile, finish_maxplus, 4096)
     names = [op.name for op in run.ops]
     parts = {
@@ -70,40 +70,48 @@ def layer_us(scenario_file, routing: str) -> tuple[dict[str, float], float]:
 
 def documented(label: str) -> float:
     text = (DOCS / "model.md").read_text()
-    (number,) = re.findall(
-        rf"^\| \**{re.escape(label)}\** \| \**([\d.]+)\** \|", text, re.MULTILINE
-    )
+    row = rf"^\| \**{re.escape(label)}\** \| \**([\d.]+)\** \|"
+    (number,) = re.findall(row, text, re.MULTILINE)
     return float(number)
 
 
-def test_the_layer_worked_by_hand(scenario_file) -> None:
-    parts, period = layer_us(scenario_file, "gpu-target")
-    rows = {
-        "norm1": "norm1",
-        "QKV 4096 -> 6144": "qkv",
-        "RoPE + KV append": "rope",
-        "attention, 128 tokens": "attn",
-        "o_proj": "o",
-        "norm2": "norm2",
-        "gate_up": "gate_up",
-        r"SiLU\*mul": "act",
-        "down": "down",
-    }
-    for label, op in rows.items():
+MAIN_FLOW = {
+    "norm1": "norm1",
+    "QKV 4096 -> 6144": "qkv",
+    "RoPE + KV append": "rope",
+    "attention, 128 tokens": "attn",
+    "o_proj": "o",
+    "norm2": "norm2",
+    "gate_up": "gate_up",
+    r"SiLU\*mul": "act",
+    "down": "down",
+}
+
+
+def test_the_layer_worked_by_hand() -> None:
+    parts, period = layer_us("gpu-target")
+    for label, op in MAIN_FLOW.items():
         assert documented(label) == pytest.approx(parts[op], abs=5e-4), label
     unrouted = documented("the layer without routing")
-    assert unrouted == pytest.approx(sum(parts[op] for op in rows.values()), abs=1e-3)
-    assert parts["route"] == pytest.approx(23.9)
-    assert period == pytest.approx(153.206, abs=1e-3)
+    assert unrouted == pytest.approx(sum(parts[op] for op in MAIN_FLOW.values()), abs=1e-3)
+    assert parts["route"] == pytest.approx(59.21, abs=1e-3)
+    assert period == pytest.approx(193.284, abs=1e-3)
+    parts, period = layer_us("gpu-target-fused")
+    assert parts["route"] == pytest.approx(6.78, abs=1e-3)
+    assert period == pytest.approx(140.855, abs=1e-3)
 
 
-def test_the_layer_by_hand_with_routing_on_the_cpu(scenario_file) -> None:
-    parts, period = layer_us(scenario_file, "cpu-mid")
-    assert period == pytest.approx(134.550, abs=1e-3)
-    assert parts["proxy_down"] == pytest.approx(0.744, abs=5e-4)
+def test_the_layer_by_hand_with_early_routing() -> None:
+    parts, period = layer_us("cpu-mid")
+    assert period == pytest.approx(142.762, abs=1e-3)
+    added = {name: parts[name] for name in ("proxy_down", "publish", "await")}
+    assert added == pytest.approx({"proxy_down": 3.406, "publish": 1.677, "await": 3.605}, abs=1e-3)
     window = sum(parts[op] for op in ("norm2", "gate_up", "act", "down", "norm1", "qkv", "rope"))
-    assert window == pytest.approx(111.706, abs=1e-3)
-    assert parts["anchor_d2h"] + parts["index_h2d"] == pytest.approx(0.02, abs=5e-3)
+    assert window == pytest.approx(114.812, abs=1e-3)
+    assert parts["anchor_d2h"] + parts["index_h2d"] == pytest.approx(0.13, abs=0.01)
+    parts, period = layer_us("gpu_side-mid-fused")
+    assert parts["slowdown"] == pytest.approx(1.4, abs=1e-3)
+    assert period == pytest.approx(135.475, abs=1e-3)
 
 
 def test_every_key_and_column_is_described() -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from firstday import FIRST_DAY
 from hypothesis import given
 from hypothesis import strategies as st
 
 from essim.costs import CostModel
 from essim.errors import InputError
-from essim.hardware import find_profile, load_profile
+from essim.hardware import load_profile
 from essim.memory import memory
 from essim.model import PRESETS, ModelShape, Moe
 from essim.routing import Routing
@@ -26,7 +27,7 @@ from essim.step import Op, decode_step, prefill_step
 from essim.work import KINDS, Case, Point, Work
 
 ROOT = Path(__file__).parent.parent
-PROFILE = load_profile(find_profile("h200-sxm", ROOT))
+PROFILE = load_profile(FIRST_DAY)
 ROCKET = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_tokens=4)
 ROUTING = Routing(where="cpu", anchor="mid")
 LLAMA = PRESETS["llama-3.1-8b"].model_dump()

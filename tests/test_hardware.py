@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from firstday import FIRST_DAY
 
 from essim.errors import InputError
 from essim.hardware import find_profile, load_profile, shipped
 
 SHIPPED = sorted(shipped("hardware_profiles").glob("*.yaml"))
-H200 = shipped("hardware_profiles") / "h200-sxm.yaml"
+H200 = FIRST_DAY
 
 
 @pytest.fixture
@@ -117,8 +118,10 @@ def test_two_profiles_with_the_same_table_are_pointed_at(tmp_path, monkeypatch, 
 
     profile()
     (tmp_path / "hardware_profiles").symlink_to(tmp_path)
+    (tmp_path / "copy.yaml").write_text((tmp_path / "h.yaml").read_text())
+    (tmp_path / "copy").symlink_to(tmp_path / "h")
     monkeypatch.chdir(tmp_path)
-    with pytest.warns(UserWarning, match=r"table \w+ of h200-sxm is that of h"):
+    with pytest.warns(UserWarning, match=r"table \w+ of h is that of copy"):
         entries = {entry["name"]: entry["about"] for entry in hardware()}
     assert entries["h"].startswith("provisional; NVIDIA H200 SXM")
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
+from firstday import FIRST_DAY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from essim.hardware import find_profile, load_profile
+from essim.hardware import load_profile
 from essim.memory import max_batch, memory, shortage
 from essim.scenario import load_scenario
 
-PROFILE = load_profile(find_profile("h200-sxm", Path()))
+PROFILE = load_profile(FIRST_DAY)
 KIB, MIB = 2**10, 2**20
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from firstday import FIRST_DAY
 from hypothesis import given
 from hypothesis import strategies as st
 
 from essim.costs import SOURCES, CostModel
 from essim.errors import InputError
-from essim.hardware import find_profile, load_profile
+from essim.hardware import load_profile
 from essim.memory import memory
 from essim.model import PRESETS
 from essim.routing import Routing
@@ -23,7 +24,7 @@ from essim.verdict import run_verdict
 from essim.work import KINDS, Case, Point
 
 LLAMA = PRESETS["llama-3.1-8b"]
-PROFILE = load_profile(find_profile("h200-sxm", Path()))
+PROFILE = load_profile(FIRST_DAY)
 INLINE = Routing(where="gpu", anchor="target")
 ROCKETKV = (
     "selector: {kind: rocketkv, prompt_budget: 4096, page_tokens: 4, top_pages: 32, "

@@ -169,17 +169,22 @@ def test_the_main_scenario_answers_the_question() -> None:
 
     file = shipped("scenarios") / "earlyselect-40k.yaml"
     rows = {(row["routing"], row["batch"], row["output_tokens"]): row for row in simulate(file)}
-    assert len(rows) == 6 * 3 * 7
+    assert len(rows) == 7 * 3 * 7
     assert {row["status"] for row in rows.values()} == {"ok"}
     lengths = [128, 256, 512, 1024, 2048, 4096, 8192]
     gains = [rows["cpu-mid", 1, n]["decode_gain_frac"] for n in lengths]
     assert gains == sorted(gains)
     assert gains[0] > 0.05
     assert gains[-1] - gains[0] > 0.02
-    # At batch 8 the CPU router is most of the step and hides no more.
+    # At batch 8 the CPU router is a large part of the step and hides no more.
     crowded = rows["cpu-mid", 8, 8192]
-    assert crowded["exposed_routing_s"] > 0.5 * crowded["step_s"]
+    assert crowded["exposed_routing_s"] > 0.3 * crowded["step_s"]
     assert crowded["decode_gain_frac"] < 0
+    # A fused router leaves the CPU nothing to gain; beside the main stream it still gains.
+    for batch in (1, 4, 8):
+        fused = rows["gpu-target-fused", batch, 8192]["decode_tokens_per_s"]
+        assert rows["cpu-mid", batch, 8192]["decode_tokens_per_s"] < fused
+        assert rows["gpu_side-mid-fused", batch, 8192]["decode_tokens_per_s"] > fused
     for row in rows.values():
         assert row["decode_gain_frac"] <= row["gain_ceiling_frac"]
         assert row["gpu_busy_frac"] <= 1.0
