@@ -17,7 +17,9 @@ from measure import calibrate, campaign
 from measure.cpu import Plan
 from measure.cpu_routing import router_benches
 from measure.gpu import Launch, require_gpu
-from measure.gpu_tables import chained, gpu_benches, side_stream_bench
+from measure.gpu_flow import flow_benches
+from measure.gpu_tables import chained, side_stream_bench
+from measure.gpu_tables import router_benches as gpu_router_benches
 from measure.kernels.handover import Channel, empty
 from measure.machine import machine_facts, thread_count
 from measure.main import number, plain
@@ -50,7 +52,7 @@ def measure_gpu(
     require_gpu()
     facts = machine_facts(("torch", "triton", "numpy", "essim")) | gpu_facts()
     spec = profile_spec(name, facts, cores)
-    benches = [*gpu_benches(), side_stream_bench()]
+    benches = [*gpu_router_benches(), *flow_benches(), side_stream_bench()]
     campaign.run(benches, folder, on_progress, _QUICK_CALLS if quick else None)
     spec["tables"] = calibrate.table_specs([*benches, *routers], folder, str(facts["date"]))
     file = out / f"{name}.yaml"

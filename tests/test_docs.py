@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shlex
@@ -141,3 +142,67 @@ def test_the_scenario_in_the_readme_is_valid(tmp_path: Path) -> None:
     assert base.name == "earlyselect-40k"
     assert len(points) == 18
     assert np.prod([len(values) for values in base.sweep.values()]) == 18
+
+
+def test_the_readmes_measured_kernels_are_those_of_the_profile() -> None:
+    profile = load_profile(find_profile("h200-sxm", ROOT))
+
+    def us(table: str, *point: float, **keys: object) -> float:
+        grid = profile.tables[table].grid(keys)
+        assert grid is not None
+        return float(grid.at(point).mean_s) * 1e6
+
+    text = (ROOT / "README.md").read_text()
+    rows = {}
+    for line in text.split("## Measured kernels")[1].split("##")[0].splitlines():
+        if line.startswith("| ") and "---" not in line:
+            label, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            rows[label] = cells
+    shapes = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
+    contexts = (4096, 12288)
+    for column, batch in enumerate((1, 8)):
+        gemms = sum(us("gemm", batch, n=n, k=k, dtype="bf16") for n, k in shapes)
+        expected = {
+            "GEMMs of a layer: QKV, o, gate_up, down": [gemms],
+            "sparse attention, 128 tokens": [us("attn_sparse", batch, 128, kv_block_tokens=4)],
+            "dense attention, 4096 / 12288 tokens": [us("attn_dense", batch, s) for s in contexts],
+            "fused GPU router, 4096 / 12288 tokens": [
+                us("gpu_route_fused", batch, s) for s in contexts
+            ],
+            "stepwise GPU router, 4096 / 12288 tokens": [
+                us("gpu_route_stepwise", batch, s) for s in contexts
+            ],
+            "CPU router, 8 threads, 4096 / 12288 tokens": [
+                us("cpu_route", 8, batch, s) for s in contexts
+            ],
+        }
+        for label, values in expected.items():
+            found = [float(number) for number in rows[label][column].split(" / ")]
+            assert found == pytest.approx(values, abs=0.06), label
+
+
+def test_the_chains_of_the_docs_are_those_that_were_measured() -> None:
+    """Predicted and measured steps of docs/performance.md, and the sums of prices in the chain."""
+    folder = ROOT / "hardware_profiles" / "h200-sxm" / "chain"
+    with (folder / "prices-1.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    sums = [float(r["price_us"]) for r in rows if r["op"] == "sum of prices / step"]
+    assert len(sums) == 6
+    assert all(1.001 <= ratio < 1.0085 for ratio in sums)
+    steps = {
+        (int(r["batch"]), int(r["context_tokens"])): float(r["price_us"])
+        for r in rows
+        if r["op"] == "step"
+    }
+    text = (DOCS / "performance.md").read_text()
+    for (batch, tokens), measured_us in steps.items():
+        overrides = ["routing=gpu-target-fused", f"workload.batch={batch}"]
+        overrides += [f"workload.output_tokens={tokens - 4096 + 2}"]
+        base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", overrides)
+        # The chain attends over `tokens`; a run's step i attends over 4096 + i.
+        profile = load_profile(find_profile("h200-sxm", ROOT))
+        run = run_decode(base, profile, finish_maxplus, tokens - 4096 + 1)
+        predicted_us = run.unrouted_ps[-1] / 1e6
+        row = f"| {batch} | {tokens} | {measured_us:.1f} | {predicted_us:.1f} | "
+        row += f"{100 * (predicted_us / measured_us - 1):.1f} % |"
+        assert row in text

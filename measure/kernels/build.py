@@ -33,7 +33,7 @@ def compiler_version(compiler: str) -> str:
     if shutil.which(compiler) is None:
         raise AbsentError(
             f"no C++ compiler {compiler!r} for the CPU router",
-            "Install g++ or set CXX to a GCC that knows AVX-512",
+            "apt-get install g++ (or set CXX to a GCC that knows AVX-512)",
         )
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[0]

@@ -98,5 +98,5 @@ def test_no_compiler_is_said_with_the_way_out(tmp_path: Path) -> None:
     done = essim("measure", "--profile", "mine", "--quick", cwd=tmp_path, **empty)
     assert done.returncode == 4
     assert "no C++ compiler 'no-such-compiler'" in done.stderr
-    assert "Install g++" in done.stderr
+    assert "apt-get install g++" in done.stderr
     assert "Traceback" not in done.stderr

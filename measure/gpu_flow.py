@@ -1,0 +1,224 @@
+"""Tables of an NVIDIA GPU: the main flow of Llama-3.1-8B's decode layer, and its prefill."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from measure.campaign import Bench, Place, grid, held_out
+from measure.gpu import Launch, cold_sets
+from measure.gpu_tables import (
+    BATCHES,
+    CACHE,
+    DECODE_ROWS,
+    HEADS,
+    PROMPTS,
+    SHAPE,
+    gpu_bench,
+    integers,
+)
+from measure.kernels import flow, stage1
+from measure.kernels.attention import dense_attention, random_cache, random_pages, sparse_attention
+from measure.kernels.reference import rope_table
+
+
+def flow_benches() -> list[Bench]:
+    """Return every table of the main flow."""
+    return [
+        *attention_benches(),
+        *row_benches(),
+        gemm_bench(),
+        head_bench(),
+        *prefill_benches(),
+    ]
+
+
+def attention_benches() -> list[Bench]:
+    """Return decode attention: dense, and sparse over scattered pages at several KV blocks."""
+    group = SHAPE.heads // SHAPE.kv_heads
+    token_bytes = 2 * SHAPE.kv_heads * SHAPE.dim * 2
+
+    def queries(batch: int) -> torch.Tensor:
+        return torch.randn(batch, SHAPE.kv_heads, group, SHAPE.dim).bfloat16()
+
+    def dense(place: Place) -> tuple[list[Launch], int]:
+        batch, tokens = integers(place, "batch", "context_tokens")
+        moved, first = batch * tokens * token_bytes, random_cache(batch, tokens)
+        query = queries(batch)
+        caches = [_other(first) for _ in range(cold_sets(moved, 64))]
+        return [dense_attention(query, cache, tokens) for cache in caches], moved
+
+    def sparse(place: Place) -> tuple[list[Launch], int]:
+        batch, selected, block = integers(place, "batch", "selected_tokens", "kv_block_tokens")
+        first = random_cache(batch, 8192, block_tokens=block)
+        pages = random_pages(batch, SHAPE.kv_heads, 8192 // 4 - 1, selected // 4)
+        query, moved = queries(batch), batch * (selected + 4) * token_bytes
+        caches = [_other(first) for _ in range(cold_sets(moved * block // 4, 64))]
+        return [sparse_attention(query, cache, pages) for cache in caches], moved
+
+    contexts = (256, 1024, 2048, 4096, 8192, 12288, 24576, 49152)
+    scattered = {"batch": BATCHES, "selected_tokens": (32, 128, 512)}
+    return [
+        gpu_bench("attn_dense", {"batch": BATCHES, "context_tokens": contexts}, dense, CACHE),
+        gpu_bench(
+            "attn_sparse",
+            scattered,
+            sparse,
+            CACHE | {"page_tokens": [4]},
+            keys={"kv_block_tokens": (4, 8, 16, 32)},
+        ),
+    ]
+
+
+def _other(cache):  # type: ignore[no-untyped-def]
+    """Return a cache with the same table and other memory."""
+    return dataclasses.replace(cache, keys=cache.keys.clone(), values=cache.values.clone())
+
+
+def row_benches() -> list[Bench]:
+    """Return ops on activations that the op before has just written."""
+    rows = {"rows": (1, 8, 32, 512, 8192, 40960)}
+
+    def norm(place: Place) -> tuple[list[Launch], int]:
+        (count,) = integers(place, "rows")
+        hidden, residual = (torch.randn(count, SHAPE.hidden).bfloat16() for _ in range(2))
+        gains, out = (
+            [torch.randn(SHAPE.hidden).bfloat16() for _ in range(16)],
+            torch.empty_like(hidden),
+        )
+        return [lambda g=g: flow.rms_norm(residual, g, out, hidden) for g in gains], 0
+
+    def act(place: Place) -> tuple[list[Launch], int]:
+        (count,) = integers(place, "rows")
+        gate_up = torch.randn(count, 2 * SHAPE.ffn).bfloat16()
+        out = torch.empty(count, SHAPE.ffn, dtype=torch.bfloat16)
+        return [lambda: flow.silu_mul(gate_up, out)] * 16, 0
+
+    def embed(place: Place) -> tuple[list[Launch], int]:
+        (count,) = integers(place, "rows")
+        table = torch.randn(SHAPE.vocab, SHAPE.hidden).bfloat16()
+        tokens = torch.randint(0, SHAPE.vocab, (count,), dtype=torch.int32)
+        out = torch.empty(count, SHAPE.hidden, dtype=torch.bfloat16)
+        return [lambda: flow.embed(tokens, table, out)] * 16, 0
+
+    def rope(place: Place) -> tuple[list[Launch], int]:
+        (batch,) = integers(place, "rows")
+        cache, table = random_cache(batch, 256), torch.as_tensor(rope_table(256, SHAPE.dim)).cuda()
+        qkv = torch.randn(batch, SHAPE.qkv).bfloat16()
+        group = SHAPE.heads // SHAPE.kv_heads
+        query = torch.empty(batch, SHAPE.kv_heads, group, SHAPE.dim).bfloat16()
+        return [lambda: flow.rope_append(qkv, table, query, cache)] * 16, 0
+
+    hidden = {"hidden": [SHAPE.hidden]}
+    return [
+        gpu_bench("norm", rows, norm, hidden, calls=40, inside=True),
+        gpu_bench("act", rows, act, {"ffn": [SHAPE.ffn]}, calls=40, inside=True),
+        gpu_bench("embed", rows, embed, hidden, calls=40),
+        gpu_bench("rope", {"rows": (1, 8, 32, 512, 4096)}, rope, HEADS, calls=40, inside=True),
+    ]
+
+
+def gemm_bench() -> Bench:
+    """Return the GEMMs in BF16 and FP8, decode and prefill rows, weights in rotation."""
+    shapes = ((SHAPE.qkv, 4096), (4096, 4096), (2 * SHAPE.ffn, 4096), (4096, SHAPE.ffn))
+    rows = (1, 2, 4, 8, 16, 32, 64, 512, 2048, 8192, 40960)
+
+    def make(place: Place) -> tuple[list[Launch], int]:
+        n, k, count = integers(place, "n", "k", "rows")
+        return _gemms(n, k, count, str(place["dtype"]))
+
+    bench = gpu_bench("gemm", {"rows": rows}, make, {}, least=16)
+
+    def every(places: Sequence[Place]) -> tuple[Place, ...]:
+        kinds = itertools.product(shapes, ("bf16", "fp8"))
+        return tuple(
+            {"n": n, "k": k, "dtype": dtype} | dict(place)
+            for (n, k), dtype in kinds
+            for place in places
+        )
+
+    return dataclasses.replace(
+        bench,
+        keys=("n", "k", "dtype"),
+        points=every(grid(rows=rows)),
+        heldout=every(held_out(0, rows=rows)),
+    )
+
+
+def _gemms(n: int, k: int, rows: int, dtype: str) -> tuple[list[Launch], int]:
+    """Return launches of one GEMM on weights in rotation, and the bytes of one weight."""
+    moved = n * k * (2 if dtype == "bf16" else 1)
+    # As many weights as a model has layers: gigabytes apart, they also miss the TLBs.
+    sets = SHAPE.layers if rows <= DECODE_ROWS else cold_sets(moved, 16)
+    hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
+    weights = [torch.randn(n, k, dtype=torch.bfloat16) for _ in range(sets)]
+    if dtype == "bf16":
+        return [lambda w=w: flow.gemm(hidden, w, out) for w in weights], moved
+    small, scale = hidden.to(torch.float8_e4m3fn), torch.ones(())
+    eights = [w.to(torch.float8_e4m3fn) for w in weights]
+    return [lambda w=w: flow.gemm_fp8(small, w, scale) for w in eights], moved
+
+
+def head_bench() -> Bench:
+    """Return the LM head with greedy sampling."""
+
+    def make(place: Place) -> tuple[list[Launch], int]:
+        (rows,) = integers(place, "rows")
+        hidden = torch.randn(rows, SHAPE.hidden).bfloat16()
+        logits = torch.empty(rows, SHAPE.vocab, dtype=torch.bfloat16)
+        best, weight = torch.empty(rows).int(), torch.randn(SHAPE.vocab, SHAPE.hidden).bfloat16()
+
+        def launch() -> None:
+            flow.gemm(hidden, weight, logits)
+            flow.sample_greedy(logits, best)
+
+        return [launch], SHAPE.vocab * SHAPE.hidden * 2
+
+    holds = {"hidden": [SHAPE.hidden], "vocab": [SHAPE.vocab]}
+    return gpu_bench("head", {"rows": BATCHES}, make, holds, least=8)
+
+
+def prefill_benches() -> list[Bench]:
+    """Return what a prefill has beside GEMMs: causal attention, stage 1, summaries."""
+    rows = {"rows": PROMPTS}
+    budget = 4096
+
+    def prompt(tokens: int, heads: int) -> torch.Tensor:
+        return torch.randn(heads, tokens, SHAPE.dim).bfloat16()
+
+    def attention(place: Place) -> tuple[list[Launch], int]:
+        (tokens,) = integers(place, "rows")
+        query = prompt(tokens, SHAPE.heads)[None]
+        keys, values = (prompt(tokens, SHAPE.kv_heads)[None] for _ in range(2))
+        return [lambda: stage1.prefill_attention(query, keys, values)], 0
+
+    def select(place: Place) -> tuple[list[Launch], int]:
+        (tokens,) = integers(place, "rows")
+        keys, values = (prompt(tokens, SHAPE.kv_heads) for _ in range(2))
+        group = SHAPE.heads // SHAPE.kv_heads
+        query = torch.randn(SHAPE.kv_heads, group, stage1.WINDOW, SHAPE.dim).bfloat16()
+
+        def launch() -> None:
+            kept = stage1.select_prompt(query, keys, budget)
+            stage1.compact(keys, kept)
+            stage1.compact(values, kept)
+
+        return [launch], 0
+
+    def summary(place: Place) -> tuple[list[Launch], int]:
+        (tokens,) = integers(place, "rows")
+        kept = min(tokens, budget)
+        row = (kept // 4 // 128 + 1) * 128
+        codes = torch.empty(SHAPE.kv_heads, 2, SHAPE.dim, row, dtype=torch.uint8)
+        keys = [prompt(kept, SHAPE.kv_heads) for _ in range(8)]
+        return [lambda k=k: stage1.build_summaries(k, codes, 4) for k in keys], 0
+
+    kept = CACHE | {"prompt_budget": [budget], "selector": ["rocketkv"]}
+    return [
+        gpu_bench("attn_prefill", rows, attention, CACHE, least=2, calls=10),
+        gpu_bench("stage1_select", rows, select, kept, least=2, calls=10),
+        gpu_bench("summary_build", rows, summary, kept | {"page_tokens": [4]}, calls=20),
+    ]
