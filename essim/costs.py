@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essim.errors import PricingError
-from essim.hardware import HardwareProfile
+from essim.hardware import HardwareProfile, ProfileSpec
 from essim.spread import Spread
 from essim.work import KINDS, Case, Point, Work
 
@@ -109,9 +109,9 @@ class CostModel:
     def _looked_up(self, work: Work) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.
 
-        Past the table's edge the last interval's slope goes on to twice the last tick; farther
-        out the price is the roofline, or the edge where that is more. It is never below the
-        roofline there.
+        Past the table's edge the last interval's slope goes on, never below the edge or the
+        roofline: more work never gets cheaper. That it goes on so is assumed from twice the last
+        tick on.
         """
         table = self.profile.tables[work.table]
         grid = table.grid(work.keys)
@@ -119,14 +119,14 @@ class CostModel:
             return None
         lookup = grid.at([work.axes[axis] for axis in table.axes])
         floor = self.floor_s(work)
-        near = np.maximum(lookup.mean_s, floor)
-        outside = np.where(lookup.far, np.maximum(lookup.edge_s, floor), near)
-        mean = np.where(lookup.inside, lookup.mean_s, outside)
+        line = np.maximum(lookup.mean_s, lookup.edge_s)
+        mean = np.where(lookup.inside, lookup.mean_s, np.maximum(line, floor))
         source = self.profile.spec.tables[work.table].source
         inside = np.where(lookup.on_grid, _rank("measured"), _rank("interpolated"))
         if source != "measured":
             inside = np.broadcast_to(_rank(source), inside.shape)
-        beyond = np.where(lookup.far, _rank("roofline"), _rank("extrapolated"))
+        guess = np.where(line > floor, _rank("assumed"), _rank("roofline"))
+        beyond = np.where(lookup.far, guess, _rank("extrapolated"))
         rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
         return Price(mean, rank, None if lookup.spread is None else lookup.spread.scaled_to(mean))
 
@@ -146,11 +146,12 @@ class CostModel:
         there = CostModel(self.profile, self.case.measured_with(holds_for))
         reference = KINDS[kind](there.case, point)
         price = there._looked_up(reference)
-        floor = self.floor_s(work)
         if price is None:
             return self._floor(work)
-        distance = np.maximum(price.mean_s / there.floor_s(reference), 1.0)
-        mean = floor * distance
+        # Of the values, not of a range's ends: the table was measured on one machine.
+        values = self.profile.nominal
+        ratio = self.floor_s(work, values) / there.floor_s(reference, values)
+        mean = np.maximum(price.mean_s * ratio, self.floor_s(work))
         rank = np.maximum(price.rank, _rank("scaled"))
         return Price(mean, rank, None if price.spread is None else price.spread.scaled_to(mean))
 
@@ -166,9 +167,9 @@ class CostModel:
             return "the profile has no such table or number"
         return self._mismatch(work) or "the point is off the table's grid"
 
-    def floor_s(self, work: Work) -> Values:
+    def floor_s(self, work: Work, spec: ProfileSpec | None = None) -> Values:
         """Return the roofline: the larger of bytes and FLOPs over the peaks, plus launches."""
-        spec = self.profile.spec
+        spec = spec or self.profile.spec
         if work.device == "d2h" or work.device == "h2d":
             link = spec.d2h if work.device == "d2h" else spec.h2d
             moved = np.asarray(work.byte_count / link.bandwidth_bytes_per_s.value)

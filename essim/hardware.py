@@ -19,6 +19,16 @@ T = TypeVar("T")
 
 # Ops whose time is one number of the profile.
 CONSTANTS = ("publish", "await", "host")
+# Tables that price ops.
+TABLES = (
+    *("embed", "norm", "rope", "act", "act_plain", "gemm", "head"),
+    *("attn_dense", "attn_sparse", "attn_prefill", "attn_prefill_window"),
+    *("attn_mla", "attn_prefill_mla", "mla_absorb_q", "mla_absorb_v"),
+    *("moe_router", "moe_gate_up", "moe_act", "moe_down"),
+    *("gpu_route_stepwise", "gpu_route_fused", "gpu_proxy", "gpu_side_slowdown", "proxy_down"),
+    *("cpu_route", "cpu_update", "stage1_select", "summary_build"),
+    *("anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
+)
 DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
 
 
@@ -127,11 +137,19 @@ class HardwareProfile:
     ----------
     file
         The YAML; tables lie in the folder of the same name beside it.
+    middle
+        Of a corner, the numbers it was made from.
     """
 
     file: Path
     spec: ProfileSpec
     tables: dict[str, Table]
+    middle: ProfileSpec | None = None
+
+    @property
+    def nominal(self) -> ProfileSpec:
+        """The profile's values, none at an end of its range."""
+        return self.middle or self.spec
 
     def corner(self, end: Literal["slow", "fast"]) -> HardwareProfile | None:
         """Return this profile with every ranged number at one end, None if no number has a range.
@@ -149,7 +167,8 @@ class HardwareProfile:
             parts["constants"] = {k: _end("constant_s", v, end) for k, v in constants.items()}
         if not parts:
             return None
-        return HardwareProfile(self.file, self.spec.model_copy(update=parts), self.tables)
+        corner = self.spec.model_copy(update=parts)
+        return HardwareProfile(self.file, corner, self.tables, middle=self.spec)
 
     @cached_property
     def digest(self) -> str:
@@ -171,11 +190,15 @@ def _ranged(part: Strict) -> list[str]:
 
 
 def _end(field: str, number: Sourced[Any], end: Literal["slow", "fast"]) -> Sourced[Any]:
-    """Return a number at its slow or fast end: a time is slow when long, a rate when low."""
+    """Return a number at its slow or fast end: a time is slow when long, a rate when low.
+
+    Cores are slow when many: the peak is that of all of them, so each has less of it.
+    """
     if number.low is None:
         return number
     is_time = field.endswith("_s") and not field.endswith("_per_s")
-    slow, fast = (number.high, number.low) if is_time else (number.low, number.high)
+    more_is_slower = is_time or field == "cores"
+    slow, fast = (number.high, number.low) if more_is_slower else (number.low, number.high)
     return number.model_copy(update={"value": slow if end == "slow" else fast})
 
 
@@ -234,10 +257,14 @@ def load_profile(file: Path) -> HardwareProfile:
     """
     document = read_yaml(file)
     spec = validate(ProfileSpec, document.data, document)
-    for name in spec.constants:
-        if name not in CONSTANTS:
-            hint = nearest_hint(name, CONSTANTS)
-            raise document.error("no op is priced by this", hint, at=("constants", name))
+    for part, named, known in (
+        ("constants", spec.constants, CONSTANTS),
+        ("tables", spec.tables, TABLES),
+    ):
+        for name in named:
+            if name not in known:
+                hint = nearest_hint(name, known)
+                raise document.error("no op is priced by this", hint, at=(part, name))
     tables = {}
     for name, table in spec.tables.items():
         path = table_file(file, name)

@@ -229,7 +229,8 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path
             raise document.error(f"{doubled[0]!r} is there twice", "Delete one", at=("sweep", key))
     if math.prod(map(len, base.sweep.values())) > _MOST_POINTS:
         raise document.error(f"more than {_MOST_POINTS} points", "Sweep less", at=("sweep",))
-    points = []
+    points: list[Scenario] = []
+    named: dict[str, int] = {}
     for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):
         point = copy.deepcopy(data) | {"sweep": {}}
         swept: dict[Path_, int | None] = {}
@@ -243,4 +244,10 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path
                 raise document.value_error(error, at=at) from None
         places = replace(document, overrides=swept | dict(document.overrides))
         points.append(_checked(point, places, folder))
+        if "model" in base.sweep:
+            # Results tell models apart by their names.
+            index = indices[list(base.sweep).index("model")]
+            if named.setdefault(points[-1].model.name, index) != index:
+                hint = "Give each its own: {preset: ..., name: ...}"
+                raise document.error("two models have one name", hint, at=("sweep", "model", index))
     return points

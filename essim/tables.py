@@ -42,7 +42,7 @@ class Lookup:
 
     Off the grid the time continues the last interval's line; it may be nonsense, even negative,
     and whoever uses it must bound it and say so. `far` is more than twice the last tick of an
-    axis, `edge_s` the time at the nearest point of the grid.
+    axis, `edge_s` the time where points past a last tick are taken back to it.
     """
 
     mean_s: Values
@@ -92,7 +92,9 @@ class Grid:
                 mean = inside_mean * found["p50_s"] / np.exp(spread.log_s[spread.z.index(0.0)])
         assert mean is not None
         far = np.any([p > 2 * axis[-1] for p, _, axis in pairs], axis=0)
-        edge = mean if inside.all() else self.at(clamped).mean_s
+        back = [np.minimum(p, axis[-1]) for p, _, axis in pairs]
+        past = any((p > b).any() for (p, _, _), b in zip(pairs, back, strict=True))
+        edge = self.at(back).mean_s if past else mean
         return Lookup(mean, spread, on_grid, inside, far, edge)
 
     def _spread(self, clamped: Sequence[Values]) -> Spread | None:

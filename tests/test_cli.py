@@ -84,7 +84,7 @@ def test_a_profile_by_path_is_found_beside_its_scenario(tmp_path: Path) -> None:
         (("run", "none.yaml"), 2, "none.yaml: cannot be read"),
         (("run", SCENARIO, "--set", "workload.batch=0"), 2, "--set: workload.batch: input should"),
         (("run", SCENARIO, "--set", "hardware=h100"), 2, "hardware: no hardware profile 'h100'"),
-        (("run", SCENARIO, "--strict"), 3, "on h200-sxm is roofline, not measured"),
+        (("run", SCENARIO, "--strict"), 3, "on h200-sxm is assumed, not measured"),
         (("sweep", SCENARIO, "--out", "r.xlsx"), 2, "--out: r.xlsx ends in neither"),
         (("sweep", SCENARIO, "--engine", "fast"), 2, "Invalid value for '--engine'"),
         (("fly",), 2, "No such command 'fly'"),

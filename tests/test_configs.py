@@ -85,6 +85,12 @@ def test_a_config_json_gives_the_preset(tmp_path: Path) -> None:
     assert shape.model_dump() | {"name": ""} == preset.model_dump() | {"name": ""}
 
 
+def test_a_config_is_named_by_its_file_or_its_folder(tmp_path: Path) -> None:
+    file = write(tmp_path, LLAMA)
+    assert read_config(file).name == tmp_path.name
+    assert read_config(file.rename(tmp_path / "mine.json")).name == "mine"
+
+
 def test_an_explicit_head_dim_wins(tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": 36, "hidden_size": 2560}
     assert read(tmp_path, LLAMA, **sizes, head_dim=128).kv_bytes_per_token() == 147456

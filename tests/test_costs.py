@@ -10,7 +10,7 @@ from firstday import FIRST_DAY
 
 from essim.costs import SOURCES, CostModel
 from essim.errors import PricingError
-from essim.hardware import find_profile, load_profile
+from essim.hardware import TABLES, find_profile, load_profile, shipped
 from essim.model import PRESETS, ModelShape
 from essim.routing import PRESETS as ROUTINGS
 from essim.routing import Routing
@@ -20,6 +20,7 @@ from essim.step import decode_step, prefill_step
 from essim.work import KINDS, Case, Point
 
 PROFILE = load_profile(FIRST_DAY)
+H200 = load_profile(shipped("hardware_profiles") / "h200-sxm.yaml")
 ROCKET = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_tokens=4)
 CPU_MID = Routing(where="cpu", anchor="mid")
 BANDWIDTH, LAUNCH_S = 4.3e12, 0.5e-6
@@ -54,8 +55,37 @@ def test_past_the_edge_it_goes_on_but_never_below_the_roofline() -> None:
     found = CostModel(PROFILE, case).price("gemm_gate_up", prefill)
     flops = 2 * 28672 * 4096 * 40960
     assert found.mean_s[0] == pytest.approx(flops / 989e12 + LAUNCH_S)
-    # Farther than twice the last tick a slope says nothing.
     assert SOURCES[found.rank[0]] == "roofline"
+
+
+@pytest.mark.parametrize("kind", ["cpu_route", "gpu_route_stepwise", "attn_dense", "head", "rope"])
+def test_more_work_never_gets_cheaper_by_leaving_a_table(kind: str) -> None:
+    model = CostModel(H200, Case(PRESETS["llama-3.1-8b"], ROCKET, CPU_MID))
+    contexts = np.array([12288, 24576, 24577, 49152, 200000], dtype=np.int64)
+    longer = model.price(kind, Point(8, 8, contexts)).mean_s
+    assert (np.diff(longer) >= 0).all()
+    sizes = (16, 32, 33, 64, 65, 128, 129, 256, 8192, 8193, 40960)
+    more = [model.price(kind, Point(n, n, contexts[:1])).mean_s[0] for n in sizes]
+    assert sorted(more) == more
+    assert more[-1] > more[0]
+
+
+def test_far_past_the_edge_the_line_is_assumed() -> None:
+    found, sources = price("gpu_route_stepwise", context=(40960,))
+    assert sources == ["assumed"]
+    assert found.mean_s[0] == pytest.approx(19.5e-6 + (28.3e-6 - 19.5e-6) * (40960 - 4096) / 8192)
+
+
+def test_channels_of_a_policy_are_scaled_from_those_that_were_measured() -> None:
+    resolved = RocketKV(budget_tokens=1024).resolve(40960, 128, 128)
+    case = Case(PRESETS["llama-3.1-8b"], resolved, CPU_MID)
+    pages = resolved.model_dump()
+    asked = CPU_MID.model_copy(update={"channels": case.channels})
+    at = Point(8, 8, np.array([8192], dtype=np.int64))
+    policy = CostModel(H200, case).price("cpu_route", at)
+    given = CostModel(H200, Case(case.model, RocketKV(**pages), asked)).price("cpu_route", at)
+    assert case.channels != 32
+    assert policy.mean_s == given.mean_s
 
 
 def test_without_a_table_it_is_the_roofline() -> None:
@@ -173,6 +203,17 @@ def test_every_op_of_every_model_has_a_positive_finite_price(model: str) -> None
 
 def test_every_kind_is_an_op_of_some_step() -> None:
     assert set.union(*map(kinds, MODELS.values())) == set(KINDS)
+
+
+def test_a_profile_may_have_the_tables_of_every_op_and_no_others() -> None:
+    at = Point(1, 40960, np.array([40960], dtype=np.int64))
+    plain = PRESETS["llama-3.1-8b"].model_copy(update={"gated_mlp": False})
+    works = [
+        KINDS[kind](Case(model, ROCKET, CPU_MID), at)
+        for model in (plain, *MODELS.values())
+        for kind in kinds(model)
+    ]
+    assert {work.table for work in works if work.device != "constant"} == set(TABLES)
 
 
 def test_sparse_attention_below_its_budget_reads_what_dense_reads() -> None:

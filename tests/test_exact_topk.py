@@ -41,7 +41,7 @@ def test_it_attends_to_the_top_tokens() -> None:
     assert TOP.kept_prompt_tokens(40960) == 40960
     assert TOP.summary_bytes_per_token_layer(LLAMA) == 0.0
     assert TOP.channels(32, 128) == 128
-    assert TOP.index_bytes(LLAMA) == 8 * 2048 * 4
+    assert TOP.index_bytes(LLAMA, at(50, 40960)).tolist() == [8 * 50 * 4, 8 * 2048 * 4]
 
 
 def test_it_reads_all_keys_and_v_of_the_chosen() -> None:

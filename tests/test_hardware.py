@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from firstday import FIRST_DAY
 
+from essim.costs import CostModel
 from essim.errors import InputError
 from essim.hardware import find_profile, load_profile, shipped
+from essim.model import PRESETS
+from essim.routing import PRESETS as ROUTINGS
+from essim.routing import Routing
+from essim.selectors.rocketkv import RocketKV
+from essim.step import decode_step
+from essim.work import Case, Point
 
 SHIPPED = sorted(shipped("hardware_profiles").glob("*.yaml"))
 H200 = FIRST_DAY
@@ -59,7 +67,7 @@ def test_the_digest_covers_the_tables(profile) -> None:
         ("  launch_s:", "  lanch_s:", "gpu.lanch_s: unknown key. Did you mean 'gpu.launch_s'?"),
         ("date: 2024-11}", "date: last year}", "gpu.memory_bytes.date: string should match"),
         ("name: h200-sxm", "nam: h200-sxm", "h.yaml:2: nam: unknown key. Did you mean 'name'?"),
-        ("  norm:\n", "  nrm:\n", "nrm.csv does not exist"),
+        ("  norm:\n", "  act_plain:\n", "act_plain.csv does not exist"),
     ],
 )
 def test_a_bad_profile_is_refused_with_file_line_and_key(profile, old, new, message) -> None:
@@ -129,6 +137,39 @@ def test_two_profiles_with_the_same_table_are_pointed_at(tmp_path, monkeypatch, 
 def test_a_constant_that_prices_nothing_is_refused(profile) -> None:
     with pytest.raises(InputError, match=r"constants.pubish: no op is priced by this"):
         load_profile(profile("  publish: {", "  pubish: {"))
+
+
+def test_a_table_that_prices_nothing_is_refused(profile) -> None:
+    message = r"tables.nrm: no op is priced by this. Did you mean 'norm'"
+    with pytest.raises(InputError, match=message):
+        load_profile(profile("  norm:", "  nrm:"))
+
+
+@pytest.mark.parametrize(
+    ("value", "ranged"),
+    [
+        ("bandwidth_bytes_per_s: {value: 4.3 TB/s,", "low: 2.1 TB/s, high: 8.6 TB/s,"),
+        ("launch_s: {value: 0.50 us,", "low: 0.1 us, high: 4 us,"),
+        ("cores: {value: 16,", "low: 8, high: 32,"),
+    ],
+)
+@pytest.mark.parametrize("channels", [8, 128])
+@pytest.mark.parametrize("routing", [ROUTINGS["gpu-target-fused"], ROUTINGS["cpu-mid"]])
+def test_the_corners_of_a_profile_with_tables_bound_every_price(
+    profile, value, ranged, channels, routing
+) -> None:
+    middle = load_profile(profile(value, f"{value} {ranged}"))
+    asked = Routing(**routing, channels=channels)
+    selector = RocketKV(prompt_budget=4096, page_tokens=8, top_pages=32, kv_block_tokens=8)
+    case = Case(PRESETS["llama-3.1-8b"], selector, asked)
+    at = Point(2, 2, np.array([100, 8192, 100000], dtype=np.int64))
+    for op in decode_step(case.model, selector, asked):
+        fast, value_s, slow = (
+            CostModel(p, case).price(op.kind, at).mean_s
+            for p in (middle.corner("fast"), middle, middle.corner("slow"))
+        )
+        assert (fast <= value_s).all(), op.kind
+        assert (value_s <= slow).all(), op.kind
 
 
 def test_a_table_in_the_wrong_unit_is_an_error_not_an_overflow(profile, scenario_file) -> None:

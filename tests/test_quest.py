@@ -127,8 +127,9 @@ def test_bytes_and_work_of_llama() -> None:
     assert work.read_bytes.tolist() == [2048 * 4096, 2049 * 4096]
     assert work.flops.tolist() == [2 * 32 * 2048 * 128, 2 * 32 * 2049 * 128]
     assert selector.channels(32, 128) == 128
-    assert selector.index_bytes(LLAMA) == 32 * 127 * 4
-    assert Quest(budget_tokens=2048, per="kv_head").index_bytes(LLAMA) == 8 * 127 * 4
+    assert selector.index_bytes(LLAMA, at(33, 32768)).tolist() == [32 * 3 * 4, 32 * 127 * 4]
+    shared = Quest(budget_tokens=2048, per="kv_head")
+    assert shared.index_bytes(LLAMA, at(32768)).tolist() == [8 * 127 * 4]
     assert (
         Quest(budget_tokens=2048, summary_dtype="fp8").summary_bytes_per_token_layer(LLAMA) == 128
     )

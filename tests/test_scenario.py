@@ -262,6 +262,16 @@ def test_a_value_swept_twice_is_refused(scenario_file) -> None:
         load_scenario(scenario_file(more="sweep: {workload.batch: [1, 2, 1]}\n"))
 
 
+def test_swept_models_need_names_of_their_own(scenario_file) -> None:
+    half = "{preset: llama-3.1-8b, layers: 16"
+    message = r"s.yaml:7: sweep.model.1: two models have one name"
+    with pytest.raises(InputError, match=message):
+        load_scenario(scenario_file(more=f"sweep: {{model: [llama-3.1-8b, {half}}}]}}\n"))
+    swept = scenario_file(more=f"sweep: {{model: [llama-3.1-8b, {half}, name: half}}]}}\n")
+    _, points = load_scenario(swept)
+    assert [point.model.name for point in points] == ["llama-3.1-8b", "half"]
+
+
 def test_grids_and_aliases_without_end_are_refused(scenario_file) -> None:
     axis = ", ".join(map(str, range(1, 400)))
     more = f"sweep: {{workload.batch: [{axis}], workload.output_tokens: [{axis}]}}\n"

@@ -131,7 +131,7 @@ def read_config(file: Path) -> ModelShape:
     config = source.read(_Config)
     tied = document.data | source.data
     fields = {
-        "name": file.parent.name or file.stem,
+        "name": (file.parent.name if file.stem == "config" else "") or file.stem,
         **_attention(source, config),
         **_layers(source, config, kind),
         "hidden": config.hidden,

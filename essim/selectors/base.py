@@ -107,9 +107,9 @@ class Selector(Strict):
         zero = np.zeros_like(context, dtype=np.float64)
         return RouteWork(zero, zero)
 
-    def index_bytes(self, model: ModelShape) -> int:
+    def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:
         """Return bytes of the chosen indices of one sequence in one layer."""
-        return 0
+        return np.zeros_like(context)
 
     def table_conditions(self) -> dict[str, int]:
         """Return settings a measured routing or attention table must have been taken with."""

@@ -51,6 +51,6 @@ class ExactTopK(Selector):
             launches=4,
         )
 
-    def index_bytes(self, model: ModelShape) -> int:
-        """Return G B indices of 4 bytes."""
-        return model.kv_heads * self.top_tokens * 4
+    def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:
+        """Return G min(S, B) indices of 4 bytes."""
+        return model.kv_heads * np.minimum(context, self.top_tokens) * 4

@@ -93,10 +93,10 @@ class Quest(Selector):
             launches=2,
         )
 
-    def index_bytes(self, model: ModelShape) -> int:
+    def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:
         """Return an index of 4 bytes for each routed page of each head that chooses."""
         heads = model.heads if self.per == "query_head" else model.kv_heads
-        return heads * self._routed * 4
+        return heads * np.minimum(-(-context // self.page_tokens), self._routed) * 4
 
     def table_conditions(self) -> dict[str, int]:
         """Return page, pages and block of the measured kernels."""

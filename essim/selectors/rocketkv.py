@@ -154,9 +154,10 @@ class RocketKV(Selector):
             launches=6,
         )
 
-    def index_bytes(self, model: ModelShape) -> int:
-        """Return G k indices of 4 bytes."""
-        return model.kv_heads * self._pages()[1] * 4
+    def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:
+        """Return G k indices of 4 bytes, and no more than there are pages."""
+        page, top, _ = self._pages()
+        return model.kv_heads * np.minimum(-(-context // page), top) * 4
 
     def table_conditions(self) -> dict[str, int]:
         """Return page, pages and block: what the measured kernels were compiled or run with."""

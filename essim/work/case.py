@@ -19,16 +19,22 @@ Values = NDArray[np.number[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """What is priced: a model with a selector (resolved for its workload) and a routing."""
+    """What is priced: a model with a selector (resolved for its workload) and a routing.
+
+    `table_channels` are those a table was measured with, whatever selector and routing ask for.
+    """
 
     model: ModelShape
     selector: Selector
     routing: Routing
+    table_channels: int | None = None
 
     @property
     def channels(self) -> int:
         """Channels the scoring reads."""
-        return self.selector.channels(self.routing.channels, self.model.head_dim)
+        return self.table_channels or self.selector.channels(
+            self.routing.channels, self.model.head_dim
+        )
 
     @property
     def projects(self) -> bool:
@@ -86,7 +92,8 @@ class Case:
         model = self.model.model_copy(update=_named(fixed, ModelShape))
         selector = self.selector.model_copy(update=_named(fixed, type(self.selector)))
         routing = self.routing.model_copy(update=_named(fixed, Routing))
-        return Case(model, selector, routing)
+        channels = fixed.get("channels")
+        return Case(model, selector, routing, channels if isinstance(channels, int) else None)
 
 
 def _named(values: Mapping[str, object], kind: type[Strict]) -> dict[str, object]:

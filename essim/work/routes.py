@@ -122,8 +122,8 @@ def _key_d2h(case: Case, point: Point) -> Work:
 
 
 def _index_h2d(case: Case, point: Point) -> Work:
-    moved = point.batch * case.selector.index_bytes(case.model)
-    return Work("index_h2d", byte_count=float(moved), device="h2d")
+    moved = point.batch * case.selector.index_bytes(case.model, point.context_tokens)
+    return Work("index_h2d", byte_count=moved, device="h2d")
 
 
 ROUTE_KINDS: dict[str, Pricer] = {
