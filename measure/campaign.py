@@ -92,6 +92,7 @@ def run(
     folder: Path,
     on_progress: Callable[[str, Progress], None] = lambda table, progress: None,
     calls: int | None = None,
+    peak_bytes_per_s: float | None = None,
 ) -> None:
     """Measure every point that `folder` does not have yet.
 
@@ -101,6 +102,8 @@ def run(
         Called after each point with the table's name and state.
     calls
         Samples a point, instead of what each bench asks for.
+    peak_bytes_per_s
+        A bandwidth that no call can reach: faster samples are rejected.
 
     Raises
     ------
@@ -123,7 +126,13 @@ def run(
                     spec.source_hash,
                 )
                 count = calls or ready.calls
-                return measure(spec, ready.sample, calls=count, window_calls=min(20, count))
+                return measure(
+                    spec,
+                    ready.sample,
+                    calls=count,
+                    window_calls=min(20, count),
+                    peak_bytes_per_s=peak_bytes_per_s,
+                )
 
             def tell(progress: Progress, bench: Bench = bench) -> None:
                 on_progress(bench.table, progress)

@@ -8,12 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from essim.errors import AbsentError
-from measure.timing import Measurement, Spec, from_samples
 
 Launch = Callable[[], object]
 
-PEAK_BYTES_PER_S = 4.8e12
-"""No sample may be faster than its bytes at this rate (H200 datasheet)."""
 COLD_BYTES = 192 << 20
 """Bytes that a rotation must touch so that none survives in a 60 MB L2 until its next turn."""
 
@@ -80,10 +77,3 @@ def chain_s(launches: Sequence[Launch], least: int = 64, replays: int = 30) -> l
     rounds = -(-least // len(launches))
     chain = list(itertools.islice(itertools.cycle(launches), rounds * len(launches)))
     return [seconds / len(chain) for seconds in replay_s(capture(chain), replays)]
-
-
-def measure_chain(
-    spec: Spec, launches: Sequence[Launch], least: int = 64, replays: int = 30
-) -> Measurement:
-    """Marginal time of a launch in a chain, impossible samples rejected."""
-    return from_samples(spec, chain_s(launches, least, replays), PEAK_BYTES_PER_S)

@@ -96,8 +96,8 @@ def profile_spec(name: str, plan: Plan, facts: dict[str, object], threads: int) 
         "name": name,
         "description": (
             f"{facts['cpu']}: torch on one core plays the GPU's main stream in fp32, the C++ "
-            "router runs on the other cores. For going through measure, simulate and validate "
-            "without a GPU."
+            "router runs on the other cores. For going through measure and simulate without "
+            "a GPU."
         ),
         "gpu": {
             "name": "torch on one core",

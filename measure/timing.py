@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -137,13 +136,6 @@ def from_samples(
     return Measurement(spec, valid, len(samples_s) - len(valid))
 
 
-def wall(run: Callable[[], object], timer: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of one call of ``run``."""
-    start = timer()
-    run()
-    return timer() - start
-
-
 def warm_up(
     sample: Callable[[], float],
     *,
@@ -174,7 +166,7 @@ def measure(
     Parameters
     ----------
     sample
-        Makes one call and returns its seconds, by whatever clock suits it: `wall`, GPU events, a
+        Makes one call and returns its seconds, by whatever clock suits it: GPU events, a
         timer inside C++. It also sets the cache state that the spec claims.
     """
     warm_up(sample, window_calls=window_calls)

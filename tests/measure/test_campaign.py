@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,20 @@ def test_the_held_out_error_of_a_linear_kernel_is_zero(tmp_path: Path) -> None:
     campaign.run([bench], tmp_path)
     errors = calibrate.held_out_error(bench, tmp_path)
     assert errors == {"points": 2, "median_frac": 0.0, "worst_frac": 0.0}
+
+
+def test_what_another_run_held_out_is_not_counted(tmp_path: Path) -> None:
+    bench = linear_bench([])
+    campaign.run([bench], tmp_path)
+    fewer = replace(bench, heldout=bench.heldout[:1])
+    errors = calibrate.held_out_error(fewer, tmp_path)
+    assert errors is not None
+    assert errors["points"] == 1
+
+
+def test_samples_beyond_the_peak_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Each call takes at least"):
+        campaign.run([linear_bench([])], tmp_path, peak_bytes_per_s=1.0)
 
 
 def test_a_wrong_table_shows_in_its_held_out_error(tmp_path: Path) -> None:

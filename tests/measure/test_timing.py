@@ -8,7 +8,7 @@ from itertools import chain, repeat
 import pytest
 
 from essim.errors import InputError
-from measure.timing import Spec, from_samples, measure, wall, warm_up
+from measure.timing import Spec, from_samples, measure, warm_up
 
 SPEC = Spec("gemm", {"m": 1, "n": 2}, "bf16", "cold", bytes_moved=1000, source_hash="abc")
 
@@ -61,8 +61,3 @@ def test_measure_drops_the_warm_up() -> None:
     samples = chain([9.0] * 5, repeat(1.0))
     m = measure(SPEC, lambda: next(samples), calls=10, window_calls=5)
     assert m.samples_s == (1.0,) * 10
-
-
-def test_wall_reads_the_clock_around_the_call() -> None:
-    clock = iter([10.0, 12.5])
-    assert wall(lambda: None, lambda: next(clock)) == 2.5
