@@ -36,6 +36,8 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
         ),
     ]
     if summary_layer:
+        served = point.model.tp if need.summary_cpu_bytes else 1
+        ranks = f", of {served} ranks" if served > 1 else ""
         full = model.full_layers()
         routed = sum(layer >= selector.dense_layers() for layer in full)
         lines += [
@@ -54,7 +56,7 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
             _line(
                 "per sequence",
                 "summary at the last token",
-                f"{last} tokens, whole KV blocks",
+                f"{last} tokens, whole KV blocks" + ranks,
                 (need.summary_gpu_bytes + need.summary_cpu_bytes) // load.batch,
             ),
         ]
@@ -139,10 +141,12 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
     need, gpu_bytes = memory(point, profile), int(profile.spec.gpu.memory_bytes.value)
     held = need.gpu_bytes - max(need.kv_bytes, need.kv_peak_bytes) - need.summary_gpu_bytes
     on_gpu = summary and point.routing.where != "cpu"
-    texts.append(
-        f"A KV {'+ summary ' if on_gpu else ''}pool of all that is left on the GPU holds "
-        f"{pool_tokens(point, gpu_bytes - held):,} tokens."
-    )
+    # A layer with a window keeps fewer tokens than the others: no one count fits all.
+    if not point.model.count("sliding"):
+        texts.append(
+            f"A KV {'+ summary ' if on_gpu else ''}pool of all that is left on the GPU holds "
+            f"{pool_tokens(point, gpu_bytes - held):,} tokens."
+        )
     tokens = point.resolved_selector().kept_prompt_tokens(point.workload.input_tokens)
     tokens += point.workload.output_tokens - 1
     slots = kv_slots(point.resolved_selector(), tokens)

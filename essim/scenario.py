@@ -167,6 +167,9 @@ def schema() -> dict[str, Any]:
 
 def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:
     """Replace presets by the mappings they stand for, in place."""
+    selector = data.get("selector")
+    if isinstance(selector, dict) and selector.get("kind") == "dense":
+        data.setdefault("routing", "gpu-target")  # nothing is routed
     for key, expand in (
         ("model", lambda value: expand_model(value, folder)),
         ("routing", lambda value: expand_preset(value) if isinstance(value, str) else value),

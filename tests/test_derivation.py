@@ -63,6 +63,23 @@ def test_moving_the_summary_to_the_cpu_admits_more_sequences() -> None:
     assert ("per token", "summary") not in lines("selector={kind: dense}")
 
 
+def test_the_host_holds_the_summaries_of_every_rank() -> None:
+    (row,) = (
+        row
+        for row in derivation(load_scenario(MAIN, ["model.tp=2"])[0], PROFILE)
+        if row["what"] == "summary at the last token"
+    )
+    assert str(row["formula"]).endswith(", of 2 ranks")
+    assert row["bytes"] == 2 * 8192 * 12288
+
+
+def test_no_count_of_tokens_fits_a_pool_of_layers_with_windows() -> None:
+    mixers = "[" + ", ".join(["full", "sliding"] * 16) + "]"
+    windows = f"model={{preset: llama-3.1-8b, mixers: {mixers}, window_tokens: 64}}"
+    base, _ = load_scenario(MAIN, [windows])
+    assert not any("pool of all that is left" in text for text in facts(base, PROFILE, None))
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**13), st.sampled_from(["bf16", "fp8"]), st.sampled_from([1, 3, 4, 16]))
 def test_capacity_is_the_inverse_of_bytes(budget: int, kv_dtype: str, page: int) -> None:

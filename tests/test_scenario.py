@@ -21,6 +21,17 @@ def test_presets_expand_before_set_applies(scenario_file) -> None:
     assert points == [base]
 
 
+def test_dense_attention_needs_no_routing(scenario_file) -> None:
+    rocket = (
+        "kind: rocketkv, prompt_budget: 4096, page_tokens: 4, top_pages: 32, kv_block_tokens: 4"
+    )
+    without = ("routing: cpu-mid\n", "")
+    base, _ = load_scenario(scenario_file((rocket, "kind: dense"), without))
+    assert base.selector.kind == "dense"
+    with pytest.raises(InputError, match="routing: required, but missing"):
+        load_scenario(scenario_file(without))
+
+
 def test_set_reads_yaml_and_takes_presets_and_new_keys(scenario_file) -> None:
     overrides = [
         "routing=gpu-target-fused",
