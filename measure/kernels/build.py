@@ -1,4 +1,4 @@
-"""Compile a C++ kernel on first use and keep it in a cache, keyed by source and compiler."""
+"""Compile a kernel on first use and keep it in a cache, keyed by source, compiler and flags."""
 
 from __future__ import annotations
 
@@ -68,7 +68,27 @@ def compile_library(
     """
     compiler = compiler or os.environ.get("CXX") or "g++"
     version = compiler_version(compiler)
-    key = hashlib.sha256(f"{source_hash(sources)} {version} {FLAGS}".encode()).hexdigest()[:16]
+    command = [compiler, *FLAGS]
+    return built(main, sources, command, version, "GCC 12 or later can", cache)
+
+
+def built(
+    main: Path,
+    sources: Sequence[Path],
+    command: Sequence[str],
+    version: str,
+    hint: str,
+    cache: Path | None,
+) -> Path:
+    """Run a compiler on ``main`` unless the cache has its library; return the library.
+
+    Raises
+    ------
+    AbsentError
+        Where the compiler rejects the source; it ends with ``hint``.
+    """
+    made_by = f"{source_hash(sources)} {version} {command[1:]}"
+    key = hashlib.sha256(made_by.encode()).hexdigest()[:16]
     folder = cache or default_cache()
     library = folder / f"{main.stem}-{key}.so"
     if library.exists():
@@ -76,11 +96,12 @@ def compile_library(
     folder.mkdir(parents=True, exist_ok=True)
     # Rename into place: two processes may compile at once.
     partial = library.with_suffix(f".{os.getpid()}")
-    command = [compiler, *FLAGS, "-o", str(partial), str(main)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "-o", str(partial), str(main)], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line]
         message = lines[0] if lines else "no message"
-        raise AbsentError(f"{version} cannot compile {main.name}: {message}", "GCC 12 or later can")
+        raise AbsentError(f"{version} cannot compile {main.name}: {message}", hint)
     partial.replace(library)
     return library

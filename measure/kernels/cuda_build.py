@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from essim.errors import AbsentError
-from measure.kernels.build import default_cache, source_hash
+from measure.kernels.build import built
 
 FLAGS = (
     "-std=c++17",
@@ -42,20 +40,7 @@ def compile_cuda(main: Path, cache: Path | None = None) -> Path:
     compiler = os.environ.get("NVCC") or "nvcc"
     if shutil.which(compiler) is None:
         raise AbsentError(f"no CUDA compiler {compiler!r}", "Install CUDA 12 or later or set NVCC")
-    key = hashlib.sha256(f"{source_hash(sources(main))} {FLAGS}".encode()).hexdigest()[:16]
-    folder = cache or default_cache()
-    library = folder / f"{main.stem}-{key}.so"
-    if library.exists():
-        return library
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = library.with_suffix(f".{os.getpid()}")
-    command = [compiler, *FLAGS, "-o", str(partial), str(main)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "error" in line]
-        raise AbsentError(f"nvcc cannot compile {main.name}: {(lines or ['no message'])[0]}")
-    partial.replace(library)
-    return library
+    return built(main, sources(main), [compiler, *FLAGS], compiler, "CUDA 12 or later can", cache)
 
 
 @functools.cache

@@ -3,18 +3,11 @@
 In fp16: the interpreter has no product of BF16.
 """
 
-import os
-
-import numpy as np
 import pytest
+from interpreter import require_interpreter
 
+require_interpreter()
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
-if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
-    pytest.skip("Triton's interpreter needs NumPy below 2.4", allow_module_level=True)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure.kernels import attention_reference  # noqa: E402

@@ -1,17 +1,10 @@
 """The main flow's kernels against float64, interpreted on the CPU."""
 
-import os
-
-import numpy as np
 import pytest
+from interpreter import require_interpreter
 
+require_interpreter()
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1", allow_module_level=True)
-if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
-    pytest.skip("Triton's interpreter needs NumPy below 2.4", allow_module_level=True)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure.kernels import flow_checks  # noqa: E402

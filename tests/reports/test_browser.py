@@ -18,6 +18,7 @@ Row = dict[str, object]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+# Root, as in most CI, cannot start Chromium without the second of these.
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
