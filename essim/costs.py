@@ -85,7 +85,7 @@ class CostModel:
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
         spec = self.profile.spec
-        if work.device == "constant" and work.table in spec.constants:
+        if work.table in spec.constants:
             constant = spec.constants[work.table]
             return Price(np.asarray(constant.value), _rank(constant.source))
         known = work.table in spec.tables

@@ -18,7 +18,7 @@ from essim.yamlfile import Strict, nearest_hint, read_yaml, validate
 T = TypeVar("T")
 
 # Ops whose time is one number of the profile.
-CONSTANTS = ("publish", "await", "host")
+CONSTANTS = ("publish", "await", "host", "anchor_d2h", "key_d2h", "index_h2d")
 # Tables that price ops.
 TABLES = (
     *("embed", "norm", "rope", "act", "act_plain", "gemm", "head"),
@@ -27,7 +27,7 @@ TABLES = (
     *("moe_router", "moe_gate_up", "moe_act", "moe_down"),
     *("gpu_route_stepwise", "gpu_route_fused", "gpu_proxy", "gpu_side_slowdown", "proxy_down"),
     *("cpu_route", "cpu_update", "stage1_select", "summary_build"),
-    *("anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
+    *("publish", "await", "anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
 )
 DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
 

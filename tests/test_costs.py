@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +155,26 @@ def test_small_payloads_cost_their_bytes_over_the_link() -> None:
     assert price("key_d2h")[0].mean_s[0] == pytest.approx(2048 / 55e9)
 
 
+def test_hand_over_may_have_tables_by_payload(tmp_path: Path) -> None:
+    """Publish sends latent and new key, await reads the indices: 256 + 2048, and 1024 bytes."""
+    text = FIRST_DAY.read_text()
+    spec = "{axes: [payload_bytes], source: measured, reference: r, date: '2026-11-29'}"
+    text = re.sub(r"  (publish|await): \{.*\n", "", text)
+    text = text.replace("tables:\n", f"tables:\n  publish: {spec}\n  await: {spec}\n", 1)
+    file = tmp_path / FIRST_DAY.name
+    file.write_text(text)
+    shutil.copytree(FIRST_DAY.with_suffix(""), file.with_suffix(""))
+    head = "payload_bytes,mean_s\n"
+    (file.with_suffix("") / "publish.csv").write_text(head + "256,1e-6\n4352,3e-6\n")
+    (file.with_suffix("") / "await.csv").write_text(head + "1024,4e-6\n8192,8e-6\n")
+    model = CostModel(load_profile(file), Case(MODELS["llama-3.1-8b"], ROCKET, CPU_MID))
+    at = Point(1, 1, np.array([4096], dtype=np.int64))
+    for kind, want_s, source in (("publish", 2e-6, "interpolated"), ("await", 4e-6, "measured")):
+        found = model.price(kind, at)
+        assert found.mean_s[0] == pytest.approx(want_s)
+        assert SOURCES[found.rank[0]] == source
+
+
 def test_strict_refuses_what_is_not_measured_and_says_why() -> None:
     price("gemm_qkv", batch=3, strict=True)
     with pytest.raises(PricingError, match=r"rope on h200-sxm is roofline.*no such table"):
@@ -213,7 +235,7 @@ def test_a_profile_may_have_the_tables_of_every_op_and_no_others() -> None:
         for model in (plain, *MODELS.values())
         for kind in kinds(model)
     ]
-    assert {work.table for work in works if work.device != "constant"} == set(TABLES)
+    assert {work.table for work in works if work.axes} == set(TABLES)
 
 
 def test_sparse_attention_below_its_budget_reads_what_dense_reads() -> None:

@@ -56,7 +56,7 @@ def _summary_build(case: Case, point: Point) -> Work:
 def _summary_d2h(case: Case, point: Point) -> Work:
     kept = case.selector.kept_prompt_tokens(point.rows)
     moved = kept * case.selector.summary_bytes_per_token_layer(case.model)
-    return Work("summary_d2h", byte_count=moved, device="d2h")
+    return Work("summary_d2h", axes={"payload_bytes": moved}, byte_count=moved, device="d2h")
 
 
 PREFILL_KINDS: dict[str, Pricer] = {

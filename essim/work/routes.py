@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from essim.work.case import Case, Point, Pricer, Work
-from essim.work.layer import constant
+import numpy as np
+from numpy.typing import NDArray
+
+from essim.work.case import Case, Device, Point, Pricer, Work
+
+Values = NDArray[np.float64]
 
 
 def _update_bytes(case: Case, batch: int) -> float:
@@ -102,7 +106,7 @@ def _cpu_update(case: Case, point: Point) -> Work:
     )
 
 
-def _anchor_d2h(case: Case, point: Point) -> Work:
+def _anchor_bytes(case: Case, batch: int) -> float:
     """What the router needs of the anchor: the query, the latent, or the hidden state."""
     model = case.model
     if not case.projects:
@@ -111,19 +115,46 @@ def _anchor_d2h(case: Case, point: Point) -> Work:
         width = case.routing.projection_rank or 0
     else:
         width = model.hidden
-    return Work(
-        "anchor_d2h", byte_count=float(point.batch * width * model.activation_bytes), device="d2h"
-    )
+    return float(batch * width * model.activation_bytes)
+
+
+def _key_bytes(case: Case, batch: int) -> float:
+    return float(batch * case.model.kv_width * case.model.activation_bytes)
+
+
+def _index_bytes(case: Case, point: Point) -> Values:
+    """Return bytes of the chosen indices of a layer, one lane a context."""
+    one = case.selector.index_bytes(case.model, point.context_tokens)
+    return np.asarray(point.batch * one, dtype=np.float64)
+
+
+def _publish(case: Case, point: Point) -> Work:
+    """Anchor and the layer's new key to mapped memory, then their flags, by one kernel."""
+    payload = _anchor_bytes(case, point.batch) + _key_bytes(case, point.batch)
+    return Work("publish", axes={"payload_bytes": payload}, device="constant")
+
+
+def _await(case: Case, point: Point) -> Work:
+    """Spin on the answer's flag, then read the indices from mapped memory, by one kernel."""
+    payload = _index_bytes(case, point)
+    return Work("await", axes={"payload_bytes": payload}, device="constant")
+
+
+def _in_flight(table: str, device: Device, moved: float | Values) -> Work:
+    """A payload between host and GPU beyond what publish and await take: a pure delay."""
+    return Work(table, axes={"payload_bytes": moved}, byte_count=moved, device=device)
+
+
+def _anchor_d2h(case: Case, point: Point) -> Work:
+    return _in_flight("anchor_d2h", "d2h", _anchor_bytes(case, point.batch))
 
 
 def _key_d2h(case: Case, point: Point) -> Work:
-    moved = point.batch * case.model.kv_width * case.model.activation_bytes
-    return Work("key_d2h", byte_count=float(moved), device="d2h")
+    return _in_flight("key_d2h", "d2h", _key_bytes(case, point.batch))
 
 
 def _index_h2d(case: Case, point: Point) -> Work:
-    moved = point.batch * case.selector.index_bytes(case.model, point.context_tokens)
-    return Work("index_h2d", byte_count=moved, device="h2d")
+    return _in_flight("index_h2d", "h2d", _index_bytes(case, point))
 
 
 ROUTE_KINDS: dict[str, Pricer] = {
@@ -132,8 +163,8 @@ ROUTE_KINDS: dict[str, Pricer] = {
     "gpu_proxy": _gpu_proxy,
     "gpu_side_slowdown": _gpu_side_slowdown,
     "proxy_down": _proxy_down,
-    "publish": constant("publish", 1),
-    "await": constant("await", 1),
+    "publish": _publish,
+    "await": _await,
     "anchor_d2h": _anchor_d2h,
     "key_d2h": _key_d2h,
     "index_h2d": _index_h2d,
