@@ -25,11 +25,16 @@ class Ready:
         Makes one call and returns its seconds.
     bytes_moved
         Least bytes a call reads and writes.
+    calls
+        Samples to take.
+    most_windows
+        Windows of samples after which warming up ends, steady or not.
     """
 
     sample: Callable[[], float]
     bytes_moved: int | None = None
     calls: int = 200
+    most_windows: int = 50
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,7 @@ def run(
                     ready.sample,
                     calls=count,
                     window_calls=min(20, count),
+                    most_windows=ready.most_windows,
                     peak_bytes_per_s=peak_bytes_per_s,
                 )
 

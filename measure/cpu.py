@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from essim.model import ModelShape
+from essim.model import PRESETS, ModelShape
 from essim.selectors.rocketkv import RocketKV
 from measure.campaign import Bench, Place, Ready, grid, held_out
 from measure.hashes import flow_hash
@@ -45,6 +45,20 @@ class Plan:
     def top_pages(self) -> int:
         """Pages chosen each step."""
         return self.selector.top_pages or 1
+
+
+# What the CPU router is measured for on the GPU's host: Llama-3.1-8B, as deployed.
+ROUTER_PLAN = Plan(
+    model=PRESETS["llama-3.1-8b"],
+    selector=RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_tokens=4),
+    rank=128,
+    channels=32,
+    threads=(8, 15),
+    batches=(1, 2, 4, 6, 8, 12, 16),
+    contexts=(4096, 6144, 8192, 10240, 12288),
+    prompts=(),
+    selected=(128,),
+)
 
 
 def timed(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ from measure.campaign import Bench, Place, Ready, grid, held_out
 from measure.cpu import Plan, flow_bench, random, rotation
 from measure.cpu_flow import attention_conditions
 from measure.kernels import torch_flow as flow
-from measure.kernels.bench_cpu_router import LATENT, sample
+from measure.kernels.bench_cpu_router import LATENT, sample, sample_updates
 from measure.kernels.cpu_router import Router
 from measure.kernels.reference import rope_table
 from measure.kernels.router_abi import RouterShape
@@ -162,15 +161,11 @@ def _cpu_update(plan: Plan) -> Bench:
         threads, batch = int(place["threads"]), int(place["batch"])
         tokens = plan.contexts[0]
         with filled_router(plan, threads, batch, tokens) as router:
-            both, alone = (
-                sample(router, LATENT, tokens, 20e-6, _ROUTER_CALLS, update=update)
-                for update in (True, False)
-            )
-        seconds = itertools.cycle(np.maximum(both - np.median(alone), 1e-7))
+            seconds = iter(sample_updates(router, tokens, 20e-6, 2 * _ROUTER_CALLS))
         return Ready(lambda: float(next(seconds)), batch * m.kv_width * 4, _ROUTER_CALLS)
 
     axes = {"threads": plan.threads, "batch": plan.batches}
-    reference = "C++ router: a route with an update outstanding minus the median route without"
+    reference = "C++ router, from the request word to the answer word, a route between two updates"
     return _router_bench("cpu_update", plan, axes, prepare, reference)
 
 

@@ -39,6 +39,14 @@ def cold_sets(bytes_touched: int, most: int = 256) -> int:
     return max(2, min(most, -(-COLD_BYTES // max(bytes_touched, 1))))
 
 
+def copy_launch(size_bytes: int, *, down: bool) -> Launch:
+    """Return a launch of a copy between GPU and pinned host memory."""
+    here = torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+    there = torch.empty(size_bytes, dtype=torch.uint8, device="cpu").pin_memory()
+    source, target = (here, there) if down else (there, here)
+    return lambda: target.copy_(source, non_blocking=True)
+
+
 def capture(launches: Sequence[Launch]) -> torch.cuda.CUDAGraph:
     """A CUDA graph of the launches, each dependent on the one before; all are run once first."""
     side = torch.cuda.Stream()

@@ -5,23 +5,32 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
 from measure.campaign import Bench, Place, grid, held_out
 from measure.gpu import Launch, cold_sets
+from measure.gpu_layer import LAYERS
 from measure.gpu_tables import (
     BATCHES,
     CACHE,
     DECODE_ROWS,
     HEADS,
+    MOST_BYTES,
     PROMPTS,
     SHAPE,
     gpu_bench,
     integers,
 )
 from measure.kernels import flow, stage1
-from measure.kernels.attention import dense_attention, random_cache, random_pages, sparse_attention
+from measure.kernels.attention import (
+    PagedCache,
+    dense_attention,
+    random_cache,
+    random_pages,
+    sparse_attention,
+)
 from measure.kernels.reference import rope_table
 
 
@@ -48,7 +57,7 @@ def attention_benches() -> list[Bench]:
         batch, tokens = integers(place, "batch", "context_tokens")
         moved, first = batch * tokens * token_bytes, random_cache(batch, tokens)
         query = queries(batch)
-        caches = [_other(first) for _ in range(cold_sets(moved, 64))]
+        caches = [_other(first) for _ in range(layer_sets(moved))]
         return [dense_attention(query, cache, tokens) for cache in caches], moved
 
     def sparse(place: Place) -> tuple[list[Launch], int]:
@@ -56,21 +65,36 @@ def attention_benches() -> list[Bench]:
         first = random_cache(batch, 8192, block_tokens=block)
         pages = random_pages(batch, SHAPE.kv_heads, 8192 // 4 - 1, selected // 4)
         query, moved = queries(batch), batch * (selected + 4) * token_bytes
-        caches = [_other(first) for _ in range(cold_sets(moved * block // 4, 64))]
+        caches = [_other(first) for _ in range(layer_sets(batch * 8192 * token_bytes))]
         return [sparse_attention(query, cache, pages) for cache in caches], moved
 
-    contexts = (256, 1024, 2048, 4096, 8192, 12288, 24576, 49152)
-    scattered = {"batch": BATCHES, "selected_tokens": (32, 128, 512)}
+    contexts = (256, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536)
+    scattered = {
+        "batch": (1, 2, 4, 8, 12, 16, 17, 24, 32),
+        "selected_tokens": (32, 64, 128, 256, 512),
+    }
     return [
-        gpu_bench("attn_dense", {"batch": BATCHES, "context_tokens": contexts}, dense, CACHE),
+        gpu_bench(
+            "attn_dense",
+            {"batch": BATCHES, "context_tokens": contexts},
+            dense,
+            CACHE,
+            slot="attention",
+        ),
         gpu_bench(
             "attn_sparse",
             scattered,
             sparse,
             CACHE | {"page_tokens": [4]},
             keys={"kv_block_tokens": (4, 8, 16, 32)},
+            slot="attention",
         ),
     ]
+
+
+def layer_sets(set_bytes: int) -> int:
+    """Sets of inputs for the layers around an op: one each, where there is memory for them."""
+    return max(1, min(LAYERS, MOST_BYTES // max(set_bytes, 1)))
 
 
 def _other(cache):  # type: ignore[no-untyped-def]
@@ -80,15 +104,12 @@ def _other(cache):  # type: ignore[no-untyped-def]
 
 def row_benches() -> list[Bench]:
     """Return ops on activations that the op before has just written."""
-    rows = {"rows": (1, 8, 32, 512, 8192, 40960)}
+    rows = {"rows": (*BATCHES, 64, 128, 512, *PROMPTS[1:])}
 
     def norm(place: Place) -> tuple[list[Launch], int]:
         (count,) = integers(place, "rows")
         hidden, residual = (torch.randn(count, SHAPE.hidden).bfloat16() for _ in range(2))
-        gains, out = (
-            [torch.randn(SHAPE.hidden).bfloat16() for _ in range(16)],
-            torch.empty_like(hidden),
-        )
+        gains, out = torch.randn(16, SHAPE.hidden).bfloat16(), torch.empty_like(hidden)
         return [lambda g=g: flow.rms_norm(residual, g, out, hidden) for g in gains], 0
 
     def act(place: Place) -> tuple[list[Launch], int]:
@@ -105,26 +126,33 @@ def row_benches() -> list[Bench]:
         return [lambda: flow.embed(tokens, table, out)] * 16, 0
 
     def rope(place: Place) -> tuple[list[Launch], int]:
-        (batch,) = integers(place, "rows")
-        cache, table = random_cache(batch, 256), torch.as_tensor(rope_table(256, SHAPE.dim)).cuda()
-        qkv = torch.randn(batch, SHAPE.qkv).bfloat16()
+        (count,) = integers(place, "rows")
+        table = torch.as_tensor(rope_table(count, SHAPE.dim)).cuda()
+        qkv, cache = torch.randn(count, SHAPE.qkv).bfloat16(), _prompt_cache(count)
         group = SHAPE.heads // SHAPE.kv_heads
-        query = torch.empty(batch, SHAPE.kv_heads, group, SHAPE.dim).bfloat16()
+        query = torch.empty(count, SHAPE.kv_heads, group, SHAPE.dim).bfloat16()
         return [lambda: flow.rope_append(qkv, table, query, cache)] * 16, 0
 
     hidden = {"hidden": [SHAPE.hidden]}
     return [
-        gpu_bench("norm", rows, norm, hidden, calls=40, inside=True),
-        gpu_bench("act", rows, act, {"ffn": [SHAPE.ffn]}, calls=40, inside=True),
+        gpu_bench("norm", rows, norm, hidden, calls=40),
+        gpu_bench("act", rows, act, {"ffn": [SHAPE.ffn]}, calls=40),
         gpu_bench("embed", rows, embed, hidden, calls=40),
-        gpu_bench("rope", {"rows": (1, 8, 32, 512, 4096)}, rope, HEADS, calls=40, inside=True),
+        gpu_bench("rope", rows, rope, HEADS, calls=40),
     ]
+
+
+def _prompt_cache(tokens: int) -> PagedCache:
+    """Return the cache of one prompt, a row a token: row i appends token i."""
+    one = random_cache(1, tokens)
+    table = one.table.expand(tokens, -1).contiguous()
+    return PagedCache(one.keys, one.values, table, torch.arange(1, tokens + 1, dtype=torch.int32))
 
 
 def gemm_bench() -> Bench:
     """Return the GEMMs in BF16 and FP8, decode and prefill rows, weights in rotation."""
     shapes = ((SHAPE.qkv, 4096), (4096, 4096), (2 * SHAPE.ffn, 4096), (4096, SHAPE.ffn))
-    rows = (1, 2, 4, 8, 16, 32, 64, 512, 2048, 8192, 40960)
+    rows = (*BATCHES, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 24576, 32768, 40960)
 
     def make(place: Place) -> tuple[list[Launch], int]:
         n, k, count = integers(place, "n", "k", "rows")
@@ -153,13 +181,19 @@ def _gemms(n: int, k: int, rows: int, dtype: str) -> tuple[list[Launch], int]:
     moved = n * k * (2 if dtype == "bf16" else 1)
     # As many weights as a model has layers: gigabytes apart, they also miss the TLBs.
     sets = SHAPE.layers if rows <= DECODE_ROWS else cold_sets(moved, 16)
+    weights = _weights(n, k, dtype)[:sets]
     hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
-    weights = [torch.randn(n, k, dtype=torch.bfloat16) for _ in range(sets)]
     if dtype == "bf16":
         return [lambda w=w: flow.gemm(hidden, w, out) for w in weights], moved
     small, scale = hidden.to(torch.float8_e4m3fn), torch.ones(())
-    eights = [w.to(torch.float8_e4m3fn) for w in weights]
-    return [lambda w=w: flow.gemm_fp8(small, w, scale) for w in eights], moved
+    return [lambda w=w: flow.gemm_fp8(small, w, scale) for w in weights], moved
+
+
+@lru_cache(maxsize=1)
+def _weights(n: int, k: int, dtype: str) -> list[torch.Tensor]:
+    """Return random weights [n, k], one a layer; only the last shape's are kept."""
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float8_e4m3fn
+    return [torch.randn(n, k, dtype=torch.bfloat16).to(kind) for _ in range(SHAPE.layers)]
 
 
 def head_bench() -> Bench:

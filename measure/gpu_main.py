@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from essim.model import PRESETS
-from essim.selectors.rocketkv import RocketKV
 from measure import calibrate, campaign
-from measure.cpu import Plan
+from measure.cpu import ROUTER_PLAN, Plan
 from measure.cpu_routing import router_benches
-from measure.gpu import Launch, require_gpu
+from measure.gpu import require_gpu
 from measure.gpu_flow import flow_benches
-from measure.gpu_tables import chained, side_stream_bench
+from measure.gpu_handover import copy_bytes_per_s, graph_gap_s, handover_benches, round_trip_s
+from measure.gpu_tables import chained, median_s, side_stream_bench
 from measure.gpu_tables import router_benches as gpu_router_benches
-from measure.kernels.handover import Channel, empty
+from measure.kernels.handover import empty
 from measure.machine import machine_facts, thread_count
 from measure.main import number, plain
 from measure.table import Progress
 
-# What the CPU router is measured for on the GPU's host: Llama-3.1-8B, as deployed.
-ROUTER_PLAN = Plan(
-    model=PRESETS["llama-3.1-8b"],
-    selector=RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_tokens=4),
-    rank=128,
-    channels=32,
-    threads=(8, 15),
-    batches=(1, 4, 8, 16),
-    contexts=(4096, 8192, 12288),
-    prompts=(),
-    selected=(128,),
-)
 _QUICK_CALLS = 8
 
 
@@ -52,7 +38,12 @@ def measure_gpu(
     require_gpu()
     facts = machine_facts(("torch", "triton", "numpy", "essim")) | gpu_facts()
     spec = profile_spec(name, facts, cores)
-    benches = [*gpu_router_benches(), *flow_benches(), side_stream_bench()]
+    benches = [
+        *gpu_router_benches(),
+        *flow_benches(),
+        *handover_benches(),
+        side_stream_bench(),
+    ]
     # Reading alone is a little faster than a copy, but never by half.
     most = 1.5 * float(spec["gpu"]["bandwidth_bytes_per_s"]["value"].split()[0])
     campaign.run(benches, folder, on_progress, _QUICK_CALLS if quick else None, most)
@@ -86,9 +77,8 @@ def profile_spec(name: str, facts: dict[str, object], cores: int) -> dict[str, A
     properties = torch.cuda.get_device_properties(0)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     host = host_peaks(cores)
-    channel = handover_s()
     to_host, to_gpu = (copy_bytes_per_s(down=down) for down in (True, False))
-    flag_us = max(0.0, channel["latency"]) * 1e6 / 2
+    flag_us = max(0.0, round_trip_s()) * 1e6 / 2
     half = "half of what a round trip takes beyond publish, await and the CPU's own time"
 
     def link(rate: float, what: str) -> dict[str, Any]:
@@ -133,56 +123,13 @@ def profile_spec(name: str, facts: dict[str, object], cores: int) -> dict[str, A
         "provenance": {key: plain(value) for key, value in facts.items()}
         | {"command": f"essim measure --profile {name}"},
         "constants": {
-            "publish": number(
-                f"{channel['publish'] * 1e6:.4g} us", date, "8 KiB to mapped memory, then a flag"
-            ),
-            "await": number(
-                f"{channel['await'] * 1e6:.4g} us", date, "flag there already, 1 KiB of indices"
-            ),
-            "host": number("0 us", date, "graph launches back to back", "assumed"),
+            "host": number(f"{graph_gap_s() * 1e6:.4g} us", date, "between graphs, back to back"),
+            **{
+                op: number(f"{flag_us:.4g} us", date, f"{half}; publish and await move the payload")
+                for op in ("anchor_d2h", "key_d2h", "index_h2d")
+            },
         },
     }
-
-
-def median_s(sample: Callable[[], float], calls: int = 30) -> float:
-    """Return the median of some samples after a few more."""
-    return float(np.median([sample() for _ in range(calls)][calls // 5 :]))
-
-
-def handover_s() -> dict[str, float]:
-    """Return seconds of publish and of await with the answer there, and the flags' latency."""
-    source = torch.zeros(8192, dtype=torch.uint8)
-    indices = torch.zeros(256, dtype=torch.int32)
-
-    def timed(busy_s: float | None, launches: Callable[[Channel], Sequence[Launch]]) -> float:
-        channel = Channel()
-        if busy_s is None:
-            channel.answered()
-        else:
-            channel.serve(busy_s)
-        chain = launches(channel)
-        found = median_s(chained(chain, 256)) * len(chain)
-        channel.close()
-        return found
-
-    def publish(channel: Channel) -> Sequence[Launch]:
-        return [lambda: channel.publish(source)]
-
-    def both(channel: Channel) -> Sequence[Launch]:
-        return [lambda: channel.publish(source), lambda: channel.await_answer(indices)]
-
-    busy_s = 50e-6
-    published, pair = timed(None, publish), timed(None, both)
-    latency = timed(busy_s, both) - pair - busy_s
-    return {"publish": published, "await": pair - published, "latency": latency}
-
-
-def copy_bytes_per_s(*, down: bool, size_bytes: int = 32 << 20) -> float:
-    """Return the bandwidth of a bulk copy between GPU and pinned host memory."""
-    here = torch.empty(size_bytes, dtype=torch.uint8)
-    there = torch.empty(size_bytes, dtype=torch.uint8, device="cpu").pin_memory()
-    source, target = (here, there) if down else (there, here)
-    return size_bytes / median_s(chained([lambda: target.copy_(source, non_blocking=True)], 8))
 
 
 def device_copy_bytes_per_s(size_bytes: int = 4 << 30, copies: int = 10) -> float:

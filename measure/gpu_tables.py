@@ -6,16 +6,16 @@ on inputs that rotate so that what a decode step finds cold is cold.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from measure.campaign import Bench, Place, Ready, grid, held_out
-from measure.gpu import Launch, capture, cold_sets, replay_s
+from measure.gpu import Launch, capture, cold_sets
+from measure.gpu_layer import LAYERS, SMALL, Sampler, added, difference, release, replays, small_op
 from measure.hashes import gpu_hash
-from measure.kernels import flow, projection, router_fused, router_stepwise
+from measure.kernels import projection, router_fused, router_stepwise
 from measure.kernels.chain import Chain, Shape
 from measure.kernels.reference import rope_table
 
@@ -28,48 +28,36 @@ HEADS: dict[str, Sequence[int | str]] = {
 CACHE = HEADS | {"kv_dtype": ["bf16"]}
 PAGES: dict[str, Sequence[int | str]] = {"page_tokens": [4], "top_pages": [32]}
 ROUTER = HEADS | PAGES | {"summary_dtype": ["fp8"], "selector": ["rocketkv"]}
-BATCHES = (1, 2, 4, 8, 16, 32)
-ROUTER_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-CONTEXTS = (4096, 6144, 8192, 12288)
-PROMPTS = (512, 1024, 2048, 4096, 6144, 8192, 16384, 28672, 40960)
+BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 17, 20, 24, 28, 32)
+CONTEXTS = (4096, 5120, 6144, 8192, 10240, 12288)
+PROMPTS = (
+    *(512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192, 10240, 12288),
+    *(16384, 20480, 24576, 28672, 32768, 36864, 40960),
+)
 
 # Rows up to which an op is launch-bound and its neighbours matter.
 DECODE_ROWS = 64
+# Samples of a price that is a difference: each is a median of several replays.
+LAYER_CALLS, LAYER_WINDOWS = 10, 5
+# Memory that the inputs of one point may take.
+MOST_BYTES = 40 << 30
+
+IN_A_CHAIN = "marginal time in a chain inside a CUDA graph, cold inputs in rotation"
+IN_A_LAYER = "what it adds to a layer's chain inside a CUDA graph; over 64 rows, in its own chain"
 
 Make = Callable[[Place], tuple[list[Launch], int]]
 
 
-def chained(launches: Sequence[Launch], least: int = 48) -> Callable[[], float]:
-    """Return a sampler: a replay of a graph of at least `least` launches, per launch.
-
-    Replays are enqueued ten at a time: a GPU that waits for the CPU to launch a graph would count
-    that wait, some 20 us, as the chain's.
-    """
+def chained(launches: Sequence[Launch], least: int = 48) -> Sampler:
+    """Return a sampler: a replay of a graph of at least `least` launches, per launch."""
     rounds = -(-least // len(launches))
-    graph = capture([*launches] * rounds)
-    ready: list[float] = []
-
-    def sample() -> float:
-        if not ready:
-            ready.extend(replay_s(graph, 10, warm_ups=1))
-        return ready.pop() / (rounds * len(launches))
-
-    return sample
+    sample = replays(capture([*launches] * rounds))
+    return lambda: sample() / (rounds * len(launches))
 
 
-def after_gemms(op: Launch, rows: int) -> Callable[[], float]:
-    """Return a sampler of what `op` adds to a chain of GEMMs when it comes after each.
-
-    A small op on what a GEMM has just written waits for the GEMM's tail and delays the next one's
-    start: in a chain of its own it would look a third faster than in a layer.
-    """
-    n, k = SHAPE.qkv, SHAPE.hidden
-    hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
-    weights = [torch.randn(n, k, dtype=torch.bfloat16) for _ in range(8)]
-    gemms = [lambda w=w: flow.gemm(hidden, w, out) for w in weights]
-    alone = chained(gemms)
-    between = chained([launch for gemm in gemms for launch in (gemm, op)])
-    return lambda: max(2 * between() - alone(), 1e-9)
+def median_s(sample: Sampler, calls: int = 30) -> float:
+    """Return the median of some samples after a few more."""
+    return float(np.median([sample() for _ in range(calls)][calls // 5 :]))
 
 
 def gpu_bench(
@@ -82,28 +70,30 @@ def gpu_bench(
     dtype: str = "bf16",
     least: int = 48,
     calls: int = 20,
-    inside: bool = False,
+    slot: str = "",
 ) -> Bench:
     """Return the bench of a table; `make` gives a point's launches in rotation and their bytes.
 
-    With `inside`, decode rows are priced by what the op adds to a chain of GEMMs.
+    With `slot`, decode points are priced by what the op adds to a layer there; ops of the layer
+    itself (`SMALL`) by what they add to its GEMMs.
     """
 
     def prepare(place: Place) -> Ready:
-        gc.collect()
-        torch.cuda.empty_cache()
+        release()
+        batch = int(place.get("batch", place.get("rows", 0)))
+        if table in SMALL and batch <= DECODE_ROWS:
+            return Ready(small_op(table, batch), None, LAYER_CALLS, LAYER_WINDOWS)
         launches, moved = make(place)
-        rows = int(place.get("rows", 0))
-        if rows > DECODE_ROWS:
+        if slot:
+            return Ready(added(batch, launches, slot), None, LAYER_CALLS, LAYER_WINDOWS)
+        if batch > DECODE_ROWS:
             return Ready(chained(launches, min(least, 4)), moved or None, min(calls, 8))
-        if inside and rows <= DECODE_ROWS:
-            return Ready(after_gemms(launches[0], rows), None, calls)
         return Ready(chained(launches, least), moved or None, calls)
 
     def with_keys(places: Sequence[Place]) -> tuple[Place, ...]:
-        return tuple(
-            key | dict(place) for key in map(dict, grid(**(keys or {}))) for place in places
-        )
+        every = [key | dict(place) for key in map(dict, grid(**(keys or {}))) for place in places]
+        # Batch by batch: the layers around an op are set up once each.
+        return tuple(sorted(every, key=lambda at: at.get("batch", 0)))
 
     return Bench(
         table=table,
@@ -114,8 +104,7 @@ def gpu_bench(
         prepare=prepare,
         dtype=dtype,
         source_hash=gpu_hash(),
-        reference="marginal time in a chain inside a CUDA graph, cold inputs in rotation"
-        + ("; decode rows: what it adds to a chain of GEMMs" if inside else ""),
+        reference=IN_A_LAYER if slot or table in SMALL else IN_A_CHAIN,
         holds_for=holds_for,
     )
 
@@ -127,22 +116,20 @@ def integers(place: Place, *axes: str) -> list[int]:
 
 def router_benches() -> list[Bench]:
     """Return both GPU routers, the proxy projection, and what a router costs beside the stream."""
-    axes = {"batch": ROUTER_BATCHES, "context_tokens": CONTEXTS}
+    axes = {"batch": BATCHES, "context_tokens": CONTEXTS}
 
     def fused(place: Place) -> tuple[list[Launch], int]:
         batch, tokens = integers(place, "batch", "context_tokens")
         moved = batch * SHAPE.kv_heads * ((tokens - 1) // 4) * 32
         first = router_fused.random_router(batch, tokens)
-        sets = cold_sets(moved, 512)
-        return [router_fused.random_router(batch, tokens, like=first) for _ in range(sets)], moved
+        return [router_fused.random_router(batch, tokens, like=first) for _ in range(LAYERS)], moved
 
     def stepwise(place: Place) -> tuple[list[Launch], int]:
         batch, tokens = integers(place, "batch", "context_tokens")
         moved = batch * SHAPE.kv_heads * ((tokens - 1) // 4) * 256
         first = router_stepwise.random_router(batch, tokens)
-        sets = cold_sets(moved, 96)
         return [
-            router_stepwise.random_router(batch, tokens, like=first) for _ in range(sets)
+            router_stepwise.random_router(batch, tokens, like=first) for _ in range(LAYERS)
         ], moved
 
     def proxy(place: Place) -> tuple[list[Launch], int]:
@@ -154,10 +141,17 @@ def router_benches() -> list[Bench]:
     batch = {"batch": BATCHES}
     weights = {"hidden": [SHAPE.hidden], "projection_rank": [SHAPE.rank]}
     return [
-        gpu_bench("gpu_route_fused", axes, fused, ROUTER | {"channels": [32]}, dtype="e5m2"),
-        gpu_bench("gpu_route_stepwise", axes, stepwise, ROUTER, dtype="e5m2"),
+        gpu_bench(
+            "gpu_route_fused",
+            axes,
+            fused,
+            ROUTER | {"channels": [32]},
+            dtype="e5m2",
+            slot="attention",
+        ),
+        gpu_bench("gpu_route_stepwise", axes, stepwise, ROUTER, dtype="e5m2", slot="attention"),
         gpu_bench("gpu_proxy", batch, proxy, weights | HEADS),
-        gpu_bench("proxy_down", batch, down, weights),
+        gpu_bench("proxy_down", batch, down, weights, slot="anchor"),
     ]
 
 
@@ -191,29 +185,23 @@ def _proxies(batch: int, *, down_only: bool) -> tuple[list[Launch], int]:
 
 def side_stream_bench() -> Bench:
     """Return what a router beside the main stream costs it, per routed layer of a whole step."""
-    steps: dict[tuple[int, int], tuple[Chain, float]] = {}
+    shape = Shape(layers=LAYERS + 1, vocab=2048)
+    steps: dict[tuple[int, int], tuple[Chain, Sampler]] = {}
 
     def prepare(place: Place) -> Ready:
         batch, tokens = integers(place, "batch", "context_tokens")
         if (batch, tokens) not in steps:
             steps.clear()
-            gc.collect()
-            torch.cuda.empty_cache()
-            chain = Chain(SHAPE, batch, tokens)
-            steps[batch, tokens] = chain, step_s(chain)()
-        chain, plain_s = steps[batch, tokens]
+            release()
+            chain = Chain(shape, batch, tokens)
+            steps[batch, tokens] = chain, replays(capture(chain.launches()))
+        chain, plain = steps[batch, tokens]
         chain.routing, chain.kernel = "side", str(place["kernel"])
-        beside, routed = step_s(chain), SHAPE.layers - 1
+        beside = replays(capture(chain.launches()))
         chain.routing = "none"
-        return Ready(lambda: max((beside() - plain_s) / routed, 1e-9), None, 12)
+        return Ready(difference(beside, plain, LAYERS), None, LAYER_CALLS, LAYER_WINDOWS)
 
-    def step_s(chain: Chain) -> Callable[[], float]:
-        """Return a sampler of a whole step: the median of a few replays."""
-        launches = chain.launches()
-        sample = chained(launches, 1)
-        return lambda: float(np.median([sample() for _ in range(9)])) * len(launches)
-
-    axes = {"batch": (1, 4, 8, 16), "context_tokens": (4096, 12288)}
+    axes = {"batch": (1, 2, 4, 8, 16, 32), "context_tokens": CONTEXTS[::2] + CONTEXTS[-1:]}
     kernels = ("stepwise", "fused")
 
     def both(places: Sequence[Place]) -> tuple[Place, ...]:
@@ -224,11 +212,11 @@ def side_stream_bench() -> Bench:
         keys=("kernel",),
         axes=tuple(axes),
         points=both(grid(**axes)),
-        heldout=both(held_out(0, **axes)[:1]),
+        heldout=both(held_out(0, **axes)),
         prepare=prepare,
         dtype="bf16",
         source_hash=gpu_hash(),
-        reference="a 32-layer step with the router on a second stream minus the step without, per "
-        "routed layer; rank-128 proxy on the second stream, forked after o_proj",
+        reference="a step with the router on a second stream minus the step without, per routed "
+        "layer; rank-128 proxy on the second stream, forked after o_proj",
         holds_for=ROUTER | {"anchor": ["mid"], "projection_rank": [SHAPE.rank], "channels": [32]},
     )

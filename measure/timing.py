@@ -160,6 +160,7 @@ def measure(
     calls: int = 100,
     peak_bytes_per_s: float | None = None,
     window_calls: int = 20,
+    most_windows: int = 50,
 ) -> Measurement:
     """Warm up until stable, then take ``calls`` samples.
 
@@ -169,5 +170,5 @@ def measure(
         Makes one call and returns its seconds, by whatever clock suits it: GPU events, a
         timer inside C++. It also sets the cache state that the spec claims.
     """
-    warm_up(sample, window_calls=window_calls)
+    warm_up(sample, window_calls=window_calls, most_windows=most_windows)
     return from_samples(spec, [sample() for _ in range(calls)], peak_bytes_per_s)

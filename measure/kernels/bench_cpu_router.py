@@ -17,6 +17,7 @@ import ctypes
 import itertools
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,50 @@ def sample(
     if code != 0:
         raise RuntimeError(f"router bench failed with {code}")
     return seconds
+
+
+def sample_updates(
+    router: Router, tokens: int, gap_s: float, calls: int
+) -> npt.NDArray[np.float64]:
+    """Seconds of each update, from request to answer, [calls]: layer after layer, as in a step.
+
+    A route lies between two updates, so that summaries are as cold as a decode step finds them.
+    What a call through ctypes takes by itself is subtracted. The caller keeps to the CPU that the
+    workers leave free, where they do.
+    """
+    s, lib = router.shape, router.lib
+    keys = np.full((s.batch, s.kv_heads, s.head_dim), 0x3F80, np.uint16)
+    at = np.full(s.batch, tokens - 1, np.int32)
+    wait, pointers = ctypes.c_double(10.0), (keys.ctypes.data, at.ctypes.data)
+    arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
+    latents = np.full((s.batch, s.rank), 0x3F80, np.uint16)
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) > router.threads:
+        os.sched_setaffinity(0, {min(cpus)})
+    seconds, empty = np.empty(calls), []
+    try:
+        for call in range(-s.layers, calls):
+            layer = 1 + call % (s.layers - 1)
+            router.route(layer, "latent", latents, at, at + 1)
+            _idle(gap_s)
+            start = time.perf_counter()
+            code = lib.essim_update(router.pool, layer - 1, *arguments, wait)
+            end = time.perf_counter()
+            lib.essim_answered(router.pool, ctypes.c_uint32(0))
+            empty.append(time.perf_counter() - end)
+            if code != 0:
+                raise RuntimeError(f"router update failed with {code}")
+            if call >= 0:
+                seconds[call] = end - start
+    finally:
+        os.sched_setaffinity(0, cpus)
+    return np.maximum(seconds - np.median(empty), 1e-9)
+
+
+def _idle(gap_s: float) -> None:
+    end = time.perf_counter() + gap_s
+    while time.perf_counter() < end:
+        pass
 
 
 def measure(args: argparse.Namespace, threads: int, batch: int, tokens: int) -> dict[str, object]:

@@ -1,0 +1,120 @@
+"""What slows the CPU router: ``python -m measure.bench_host --out DIR`` writes ``host.csv``.
+
+A router alone, beside a GPU that copies to and from the host without pause, and beside routers of
+other GPUs on the same host. Each router has its own process and its own share of the CPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import multiprocessing
+import os
+from collections.abc import Sequence
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from measure.cpu import ROUTER_PLAN
+from measure.cpu_routing import filled_router
+from measure.gpu import copy_launch
+from measure.kernels.bench_cpu_router import LATENT, sample
+from measure.machine import thread_count
+
+POINTS = ((1, 4096), (1, 12288), (8, 4096), (8, 12288))
+COLUMNS = (
+    *("beside", "routers", "threads", "batch", "context_tokens", "calls"),
+    *("mean_us", "p50_us", "p99_us", "slowdown_frac"),
+)
+_COPY_BYTES = 32 << 20
+
+
+def route(
+    cpus: Sequence[int], threads: int, point: tuple[int, int], calls: int, ready: Barrier
+) -> list[float]:
+    """Route in this process, on these CPUs, once every process is ready; seconds a call."""
+    os.sched_setaffinity(0, cpus)
+    batch, tokens = point
+    with filled_router(ROUTER_PLAN, threads, batch, tokens) as router:
+        sample(router, LATENT, tokens, 20e-6, calls // 10)
+        ready.wait()
+        return [float(s) for s in sample(router, LATENT, tokens, 20e-6, calls)]
+
+
+def routed_s(
+    routers: int, share: int, point: tuple[int, int], calls: int, copying: bool
+) -> list[float]:
+    """Seconds of the calls of all routers, each on `share` CPUs of its own."""
+    cpus = sorted(os.sched_getaffinity(0))
+    with (
+        multiprocessing.Manager() as manager,
+        multiprocessing.get_context("spawn").Pool(routers) as pool,
+    ):
+        ready = manager.Barrier(routers)
+        jobs = [
+            pool.apply_async(
+                route, (cpus[i * share : (i + 1) * share], share - 1, point, calls, ready)
+            )
+            for i in range(routers)
+        ]
+        if copying:
+            copies = [copy_launch(_COPY_BYTES, down=down) for down in (True, False)]
+            while not all(job.ready() for job in jobs):
+                for copy in copies:
+                    copy()
+                torch.cuda.synchronize()
+        return [seconds for job in jobs for seconds in job.get()]
+
+
+def rows(calls: int) -> list[dict[str, object]]:
+    """A row a case and point; the slowdown is against one router of as many threads alone."""
+    found: list[dict[str, object]] = []
+    cores = thread_count()
+    gpu = torch.cuda.is_available()
+    for most in (r for r in (1, 2, 4) if cores // r >= 2):
+        share = cores // most
+        for point in POINTS:
+            cases = [("nothing", 1)]
+            cases += [("copies", 1)] if gpu else []
+            cases += [("routers", most)] if most > 1 else []
+            alone_s = 0.0
+            for beside, routers in cases:
+                seconds = routed_s(routers, share, point, calls, beside == "copies")
+                mean_s = float(np.mean(seconds))
+                alone_s = alone_s or mean_s
+                p50, p99 = np.percentile(seconds, [50, 99]) * 1e6
+                found.append(
+                    dict(
+                        zip(
+                            COLUMNS,
+                            (
+                                *(beside, routers, share - 1, *point, len(seconds)),
+                                *(round(mean_s * 1e6, 2), round(p50, 2), round(p99, 2)),
+                                round(mean_s / alone_s - 1, 3),
+                            ),
+                            strict=True,
+                        )
+                    )
+                )
+                print(*found[-1].values(), flush=True)
+    return found
+
+
+def main() -> None:
+    """Time every case and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--calls", type=int, default=2000)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    table = rows(args.calls)
+    with (args.out / "host.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What an op adds to a decode layer: the price of everything that is short.
+
+A short kernel waits for the tail of the GEMM before it and delays the start of the next one, and
+what it reads is cold because gigabytes of weights went by since the last layer. In a chain of its
+own it would look a third cheaper than it is. So it is priced by difference: eight layers of the
+main flow in one graph, with the op and without it. RoPE, activation and norms are added one after
+the other to the four GEMMs, so that their prices and the GEMMs' add up to the layer.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from measure.gpu import Launch, capture, replay_s
+from measure.kernels.chain import Chain, Shape
+
+LAYERS = 8
+# Ops of the layer around an inserted one; what is left out has a price of its own.
+GEMMS = ("gemm_qkv", "gemm_o", "gemm_gate_up", "gemm_down")
+SMALL = ("rope", "act", "norm")
+# Name of the op before which an inserted one stands.
+SLOTS = {"attention": "gemm_o", "anchor": "gemm_gate_up"}
+
+Sampler = Callable[[], float]
+
+
+def replays(graph: torch.cuda.CUDAGraph, at_once: int = 10) -> Sampler:
+    """Return a sampler of a graph's replays.
+
+    Replays are enqueued ten at a time: a GPU that waits for the CPU to launch a graph would count
+    that wait, some 20 us, as the graph's.
+    """
+    ready: list[float] = []
+
+    def sample() -> float:
+        if not ready:
+            ready.extend(replay_s(graph, at_once, warm_ups=1))
+        return ready.pop()
+
+    return sample
+
+
+@dataclass
+class LayerLoop:
+    """Eight layers of the main flow without attention, for a batch."""
+
+    batch: int
+    layers: int = LAYERS
+
+    def __post_init__(self) -> None:
+        chain = Chain(Shape(layers=self.layers, vocab=2048), self.batch, 256)
+        steps = list(chain.steps())
+        for name, launch in steps:
+            if name.startswith("attn"):  # once, for what o_proj reads
+                launch()
+        self.chain = chain
+        self.steps = [(name, launch) for name, launch in steps if name in (*GEMMS, *SMALL)]
+        self._plain: dict[tuple[str, ...], Sampler] = {}
+
+    def launches(
+        self, ops: Collection[str], inserted: Mapping[str, Sequence[Launch]]
+    ) -> list[Launch]:
+        """Return the launches of some ops, and before `slot` those inserted, in rotation."""
+        before = {SLOTS[slot]: list(found) for slot, found in inserted.items()}
+        seen = dict.fromkeys(before, 0)
+        chain: list[Launch] = []
+        for name, launch in self.steps:
+            if name in before:
+                chain.append(before[name][seen[name] % len(before[name])])
+                seen[name] += 1
+            if name in ops:
+                chain.append(launch)
+        return chain
+
+    def sampler(self, *ops: str, **inserted: Sequence[Launch]) -> Sampler:
+        """Return a sampler of seconds a replay, over all layers."""
+        if inserted:
+            return replays(capture(self.launches(ops, inserted)))
+        if ops not in self._plain:
+            self._plain[ops] = replays(capture(self.launches(ops, {})))
+        return self._plain[ops]
+
+
+@lru_cache(maxsize=1)
+def layer_loop(batch: int) -> LayerLoop:
+    """Return the loop of a batch; only the last one is kept, so measure batch by batch."""
+    return LayerLoop(batch)
+
+
+def difference(more: Sampler, less: Sampler, count: int, each: int = 3) -> Sampler:
+    """Return a sampler of (more - less) / count, medians of a few replays, taken in turns."""
+
+    def sample() -> float:
+        pairs = np.array([(more(), less()) for _ in range(each)])
+        high, low = np.median(pairs, axis=0)
+        return max(float(high - low) / count, 1e-9)
+
+    return sample
+
+
+def small_op(name: str, batch: int) -> Sampler:
+    """Return a sampler of one of `SMALL`: what it adds to the GEMMs and those before it."""
+    loop = layer_loop(batch)
+    before = (*GEMMS, *SMALL[: SMALL.index(name)])
+    count = sum(op == name for op, _ in loop.steps)
+    return difference(loop.sampler(*before, name), loop.sampler(*before), count)
+
+
+def added(batch: int, launches: Sequence[Launch], slot: str = "attention") -> Sampler:
+    """Return a sampler of what an op adds to a layer without attention.
+
+    Parameters
+    ----------
+    launches
+        In rotation over the layers.
+    slot
+        ``attention`` (between RoPE and o_proj) or ``anchor`` (between the second norm and gate_up).
+    """
+    loop = layer_loop(batch)
+    ops = (*GEMMS, *SMALL)
+    return difference(loop.sampler(*ops, **{slot: launches}), loop.sampler(*ops), LAYERS)
+
+
+def release() -> None:
+    """Free what earlier points held, but for the layers around them."""
+    gc.collect()
+    torch.cuda.empty_cache()
