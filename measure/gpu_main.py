@@ -18,6 +18,7 @@ from measure.cpu import Plan
 from measure.cpu_routing import router_benches
 from measure.gpu import Launch, require_gpu
 from measure.gpu_flow import flow_benches
+from measure.gpu_routers import selector_benches
 from measure.gpu_tables import chained, side_stream_bench
 from measure.gpu_tables import router_benches as gpu_router_benches
 from measure.kernels.handover import Channel, empty
@@ -52,7 +53,12 @@ def measure_gpu(
     require_gpu()
     facts = machine_facts(("torch", "triton", "numpy", "essim")) | gpu_facts()
     spec = profile_spec(name, facts, cores)
-    benches = [*gpu_router_benches(), *flow_benches(), side_stream_bench()]
+    benches = [
+        *gpu_router_benches(),
+        *selector_benches(),
+        *flow_benches(),
+        side_stream_bench(),
+    ]
     # Reading alone is a little faster than a copy, but never by half.
     most = 1.5 * float(spec["gpu"]["bandwidth_bytes_per_s"]["value"].split()[0])
     campaign.run(benches, folder, on_progress, _QUICK_CALLS if quick else None, most)
