@@ -25,7 +25,8 @@ TABLES = (
     *("attn_dense", "attn_sparse", "attn_prefill", "attn_prefill_window"),
     *("attn_mla", "attn_prefill_mla", "mla_absorb_q", "mla_absorb_v"),
     *("moe_router", "moe_gate_up", "moe_act", "moe_down"),
-    *("gpu_route_stepwise", "gpu_route_fused", "gpu_proxy", "gpu_side_slowdown", "proxy_down"),
+    *("gpu_route_stepwise", "gpu_route_quest", "gpu_route_exact_topk", "gpu_route_fused"),
+    *("gpu_proxy", "gpu_side_slowdown", "proxy_down"),
     *("cpu_route", "cpu_update", "stage1_select", "summary_build"),
     *("publish", "await", "anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
 )

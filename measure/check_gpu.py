@@ -10,7 +10,14 @@ import numpy as np
 import torch
 
 from measure.gpu import capture, require_gpu
-from measure.kernels import attention_reference, flow, flow_checks, router_fused, router_stepwise
+from measure.kernels import (
+    attention_reference,
+    flow,
+    flow_checks,
+    router_fused,
+    router_quest,
+    router_stepwise,
+)
 from measure.kernels.attention import (
     Attention,
     dense_attention,
@@ -21,7 +28,9 @@ from measure.kernels.attention import (
 from measure.kernels.compare import relative_error
 from measure.kernels.handover import Channel
 from measure.kernels.router_checks import check_fused, check_stepwise, floats
+from measure.kernels.router_exact_topk import ExactTopKRouter
 from measure.kernels.router_fused import Tuning
+from measure.kernels.selector_checks import check_exact_topk, check_quest
 
 Row = tuple[str, float, float]
 """Name, error, bound."""
@@ -56,6 +65,21 @@ def stepwise_rows() -> Iterator[Row]:
         router.context[1] = tokens - 2
         for name, error in check_stepwise(router).items():
             yield f"stepwise r={channels} {tokens} {name}", error, 1e-4
+
+
+def selector_rows() -> Iterator[Row]:
+    """Quest by query and KV head, exact top-k; contexts around pages, chunks and the budget."""
+    for tokens, shared in itertools.product((6, 2049, 32768, 65530), (False, True)):
+        router = router_quest.random_router(2, tokens, kv_heads=2, shared=shared)
+        router.context[1] = tokens - 3
+        for name, error in check_quest(router).items():
+            yield f"quest {tokens} shared={shared} {name}", error, 1e-4
+    for tokens, spread in itertools.product((6, 2049, 4096, 32769, 65536), (0, 1, 4)):
+        cache = random_cache(2, tokens, kv_heads=2)
+        cache.context[1] = tokens - 3
+        queries = (spread * torch.randn(2, 2, 4, 128)).bfloat16()
+        error = check_exact_topk(ExactTopKRouter(queries, cache, tokens, 2048))
+        yield f"exact top-k {tokens} spread={spread}", error, 1e-4
 
 
 def attention_rows() -> Iterator[Row]:
@@ -133,12 +157,18 @@ def handover_rows() -> Iterator[Row]:
     channel.close()
 
 
+FAMILIES = (
+    *(fused_rows, stepwise_rows, selector_rows),
+    *(attention_rows, flow_rows, handover_rows),
+)
+
+
 def main() -> int:
     """Print a row a check; 1 where any fails."""
     require_gpu()
     torch.manual_seed(int(sys.argv[1]) if len(sys.argv) > 1 else torch.seed() % 2**31)
     failed = checked = 0
-    for family in (fused_rows, stepwise_rows, attention_rows, flow_rows, handover_rows):
+    for family in FAMILIES:
         for name, error, bound in family():
             good = error <= bound
             checked, failed = checked + 1, failed + (not good)

@@ -9,19 +9,22 @@ from functools import lru_cache
 
 import torch
 
-from measure.campaign import Bench, Place, grid, held_out
+from measure.campaign import Bench, Place, Ready, grid, held_out
 from measure.gpu import Launch, cold_sets
-from measure.gpu_layer import LAYERS
+from measure.gpu_layer import gemm as gemm_in_layer
 from measure.gpu_tables import (
     BATCHES,
     CACHE,
     DECODE_ROWS,
     HEADS,
-    MOST_BYTES,
+    IN_A_LAYER,
+    LAYER_CALLS,
+    LAYER_WINDOWS,
     PROMPTS,
     SHAPE,
     gpu_bench,
     integers,
+    layer_sets,
 )
 from measure.kernels import flow, stage1
 from measure.kernels.attention import (
@@ -62,17 +65,29 @@ def attention_benches() -> list[Bench]:
 
     def sparse(place: Place) -> tuple[list[Launch], int]:
         batch, selected, block = integers(place, "batch", "selected_tokens", "kv_block_tokens")
+        (page,) = integers(place, "page_tokens")
         first = random_cache(batch, 8192, block_tokens=block)
-        pages = random_pages(batch, SHAPE.kv_heads, 8192 // 4 - 1, selected // 4)
-        query, moved = queries(batch), batch * (selected + 4) * token_bytes
+        pages = random_pages(batch, SHAPE.kv_heads, 8192 // page - 1, selected // page)
+        query, moved = queries(batch), batch * (selected + page) * token_bytes
         caches = [_other(first) for _ in range(layer_sets(batch * 8192 * token_bytes))]
-        return [sparse_attention(query, cache, pages) for cache in caches], moved
+        return [sparse_attention(query, cache, pages, page) for cache in caches], moved
 
-    contexts = (256, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536)
-    scattered = {
-        "batch": (1, 2, 4, 8, 12, 16, 17, 24, 32),
-        "selected_tokens": (32, 64, 128, 256, 512),
-    }
+    contexts = (256, 1024, 2048, 4096, 8192, 12288, 16384, 65536)
+    batches = (1, 2, 4, 8, 12, 16, 17, 24, 32)
+    four, sixteen = (
+        gpu_bench(
+            "attn_sparse",
+            {"batch": batches, "selected_tokens": selected},
+            sparse,
+            CACHE | {"per": ["kv_head"]},
+            keys={"kv_block_tokens": blocks},
+            slot="attention",
+        )
+        for blocks, selected in (
+            ((4, 8, 16, 32), (32, 64, 128, 256, 512)),
+            ((16,), (512, 1024, 2032, 4096)),
+        )
+    )
     return [
         gpu_bench(
             "attn_dense",
@@ -81,20 +96,18 @@ def attention_benches() -> list[Bench]:
             CACHE,
             slot="attention",
         ),
-        gpu_bench(
-            "attn_sparse",
-            scattered,
-            sparse,
-            CACHE | {"page_tokens": [4]},
-            keys={"kv_block_tokens": (4, 8, 16, 32)},
-            slot="attention",
+        dataclasses.replace(
+            four,
+            keys=("page_tokens", "kv_block_tokens"),
+            points=(*_paged(4, four.points), *_paged(16, sixteen.points)),
+            heldout=(*_paged(4, four.heldout), *_paged(16, sixteen.heldout)),
         ),
     ]
 
 
-def layer_sets(set_bytes: int) -> int:
-    """Sets of inputs for the layers around an op: one each, where there is memory for them."""
-    return max(1, min(LAYERS, MOST_BYTES // max(set_bytes, 1)))
+def _paged(page_tokens: int, places: Sequence[Place]) -> tuple[Place, ...]:
+    """Return places of one page size."""
+    return tuple({"page_tokens": page_tokens} | dict(place) for place in places)
 
 
 def _other(cache):  # type: ignore[no-untyped-def]
@@ -158,30 +171,39 @@ def gemm_bench() -> Bench:
         n, k, count = integers(place, "n", "k", "rows")
         return _gemms(n, k, count, str(place["dtype"]))
 
-    bench = gpu_bench("gemm", {"rows": rows}, make, {}, least=16)
+    bench = gpu_bench("gemm", {"rows": rows}, make, {}, least=4, calls=8)
+
+    def prepare(place: Place) -> Ready:
+        n, k, count = integers(place, "n", "k", "rows")
+        if count > DECODE_ROWS:
+            return bench.prepare(place)
+        sampler = gemm_in_layer(n, k, str(place["dtype"]), count)
+        return Ready(sampler, None, LAYER_CALLS, LAYER_WINDOWS)
 
     def every(places: Sequence[Place]) -> tuple[Place, ...]:
         kinds = itertools.product(shapes, ("bf16", "fp8"))
-        return tuple(
+        found = (
             {"n": n, "k": k, "dtype": dtype} | dict(place)
             for (n, k), dtype in kinds
             for place in places
         )
+        # Batch by batch, prefill last: layers, and then weights, are set up once each.
+        return tuple(sorted(found, key=lambda at: min(int(at["rows"]), DECODE_ROWS + 1)))
 
     return dataclasses.replace(
         bench,
         keys=("n", "k", "dtype"),
         points=every(grid(rows=rows)),
         heldout=every(held_out(0, rows=rows)),
+        prepare=prepare,
+        reference=IN_A_LAYER,
     )
 
 
 def _gemms(n: int, k: int, rows: int, dtype: str) -> tuple[list[Launch], int]:
     """Return launches of one GEMM on weights in rotation, and the bytes of one weight."""
     moved = n * k * (2 if dtype == "bf16" else 1)
-    # As many weights as a model has layers: gigabytes apart, they also miss the TLBs.
-    sets = SHAPE.layers if rows <= DECODE_ROWS else cold_sets(moved, 16)
-    weights = _weights(n, k, dtype)[:sets]
+    weights = _weights(n, k, dtype)
     hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
     if dtype == "bf16":
         return [lambda w=w: flow.gemm(hidden, w, out) for w in weights], moved
@@ -191,9 +213,10 @@ def _gemms(n: int, k: int, rows: int, dtype: str) -> tuple[list[Launch], int]:
 
 @lru_cache(maxsize=1)
 def _weights(n: int, k: int, dtype: str) -> list[torch.Tensor]:
-    """Return random weights [n, k], one a layer; only the last shape's are kept."""
+    """Return random weights [n, k] that no cache holds together; only the last shape's are kept."""
     kind = torch.bfloat16 if dtype == "bf16" else torch.float8_e4m3fn
-    return [torch.randn(n, k, dtype=torch.bfloat16).to(kind) for _ in range(SHAPE.layers)]
+    sets = cold_sets(n * k * kind.itemsize, 16)
+    return [torch.randn(n, k, dtype=torch.bfloat16).to(kind) for _ in range(sets)]
 
 
 def head_bench() -> Bench:

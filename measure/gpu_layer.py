@@ -3,8 +3,8 @@
 A short kernel waits for the tail of the GEMM before it and delays the start of the next one, and
 what it reads is cold because gigabytes of weights went by since the last layer. In a chain of its
 own it would look a third cheaper than it is. So it is priced by difference: eight layers of the
-main flow in one graph, with the op and without it. RoPE, activation and norms are added one after
-the other to the four GEMMs, so that their prices and the GEMMs' add up to the layer.
+main flow in one graph, with the op and without it. The four GEMMs, RoPE, activation and norms are
+added one after the other, so that their prices add up to the layer.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import torch
 
 from measure.gpu import Launch, capture, replay_s
+from measure.kernels import flow
 from measure.kernels.chain import Chain, Shape
 
 LAYERS = 8
@@ -63,6 +64,18 @@ class LayerLoop:
         self.steps = [(name, launch) for name, launch in steps if name in (*GEMMS, *SMALL)]
         self._plain: dict[tuple[str, ...], Sampler] = {}
 
+    @cached_property
+    def fp8_gemms(self) -> list[tuple[str, Launch]]:
+        """The GEMMs of all layers in FP8, by name."""
+        scale = torch.ones(())
+        steps: list[tuple[str, Launch]] = []
+        for layer in self.chain.layers:
+            for name in GEMMS:
+                weight = getattr(layer, name.removeprefix("gemm_")).to(torch.float8_e4m3fn)
+                hidden = torch.randn(self.batch, weight.shape[1]).to(torch.float8_e4m3fn)
+                steps.append((name, partial(flow.gemm_fp8, hidden, weight, scale)))
+        return steps
+
     def launches(
         self, ops: Collection[str], inserted: Mapping[str, Sequence[Launch]]
     ) -> list[Launch]:
@@ -102,6 +115,21 @@ def difference(more: Sampler, less: Sampler, count: int, each: int = 3) -> Sampl
         return max(float(high - low) / count, 1e-9)
 
     return sample
+
+
+def gemm(n: int, k: int, dtype: str, batch: int) -> Sampler:
+    """Return a sampler of one GEMM of a layer: what it adds to those before it in the layer."""
+    loop = layer_loop(batch)
+    first = loop.chain.layers[0]
+    shapes = [tuple(getattr(first, name.removeprefix("gemm_")).shape) for name in GEMMS]
+    at = shapes.index((n, k))
+    steps = loop.fp8_gemms if dtype == "fp8" else loop.steps
+
+    def upto(count: int) -> Sampler:
+        launches = [launch for name, launch in steps if name in GEMMS[:count]]
+        return replays(capture(launches)) if launches else lambda: 0.0
+
+    return difference(upto(at + 1), upto(at), loop.layers)
 
 
 def small_op(name: str, batch: int) -> Sampler:

@@ -16,6 +16,7 @@ from measure.cpu_routing import router_benches
 from measure.gpu import require_gpu
 from measure.gpu_flow import flow_benches
 from measure.gpu_handover import copy_bytes_per_s, graph_gap_s, handover_benches, round_trip_s
+from measure.gpu_routers import selector_benches
 from measure.gpu_tables import chained, median_s, side_stream_bench
 from measure.gpu_tables import router_benches as gpu_router_benches
 from measure.kernels.handover import empty
@@ -42,6 +43,7 @@ def measure_gpu(
         *gpu_router_benches(),
         *flow_benches(),
         *handover_benches(),
+        *selector_benches(),
         side_stream_bench(),
     ]
     # Reading alone is a little faster than a copy, but never by half.

@@ -29,7 +29,7 @@ CACHE = HEADS | {"kv_dtype": ["bf16"]}
 PAGES: dict[str, Sequence[int | str]] = {"page_tokens": [4], "top_pages": [32]}
 ROUTER = HEADS | PAGES | {"summary_dtype": ["fp8"], "selector": ["rocketkv"]}
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 17, 20, 24, 28, 32)
-CONTEXTS = (4096, 5120, 6144, 8192, 10240, 12288)
+CONTEXTS = (4096, 6144, 8192, 10240, 12288)
 PROMPTS = (
     *(512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192, 10240, 12288),
     *(16384, 20480, 24576, 28672, 32768, 36864, 40960),
@@ -107,6 +107,11 @@ def gpu_bench(
         reference=IN_A_LAYER if slot or table in SMALL else IN_A_CHAIN,
         holds_for=holds_for,
     )
+
+
+def layer_sets(set_bytes: int) -> int:
+    """Sets of inputs for the layers around an op: one each, where there is memory for them."""
+    return max(1, min(LAYERS, MOST_BYTES // max(set_bytes, 1)))
 
 
 def integers(place: Place, *axes: str) -> list[int]:

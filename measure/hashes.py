@@ -27,7 +27,13 @@ def gpu_hash() -> str:
     return source_hash(files)
 
 
+def selector_hash() -> str:
+    """Return the source hash of the GPU routers of Quest and exact top-k."""
+    names = ("router_exact_topk", "router_quest", "select_kernels", "stepwise_kernels")
+    return source_hash([KERNELS / f"{name}.py" for name in names])
+
+
 def stale_tables(profile: HardwareProfile) -> list[str]:
     """Return the tables that were measured with kernels that have changed since."""
-    current = {flow_hash(), gpu_hash(), router_hash()}
+    current = {flow_hash(), gpu_hash(), router_hash(), selector_hash()}
     return [name for name, table in profile.tables.items() if table.source_hashes - current]

@@ -17,6 +17,8 @@ from essim.model import PRESETS, ModelShape
 from essim.routing import PRESETS as ROUTINGS
 from essim.routing import Routing
 from essim.selectors.dense import Dense
+from essim.selectors.exact_topk import ExactTopK
+from essim.selectors.quest import Quest
 from essim.selectors.rocketkv import RocketKV
 from essim.step import decode_step, prefill_step
 from essim.work import KINDS, Case, Point
@@ -235,6 +237,9 @@ def test_a_profile_may_have_the_tables_of_every_op_and_no_others() -> None:
         for model in (plain, *MODELS.values())
         for kind in kinds(model)
     ]
+    selectors = Quest(top_pages=128), ExactTopK(top_tokens=2048)
+    inline = Routing(where="gpu", anchor="target")
+    works += [KINDS["gpu_route_stepwise"](Case(plain, s, inline), at) for s in selectors]
     assert {work.table for work in works if work.axes} == set(TABLES)
 
 

@@ -49,6 +49,9 @@ class Selector(Strict):
     # Whether routing scores the cached keys themselves, not summaries: it must run where they are.
     scans_keys: ClassVar[bool] = False
 
+    # The table of its stepwise GPU router: another method's kernels say nothing about it.
+    router_table: ClassVar[str] = "gpu_route_stepwise"
+
     # Subclasses narrow this to a Literal: it names the method in scenarios and results.
     kind: Any
 

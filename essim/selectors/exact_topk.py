@@ -19,6 +19,7 @@ class ExactTopK(Selector):
 
     query_conditioned: ClassVar[bool] = True
     scans_keys: ClassVar[bool] = True
+    router_table: ClassVar[str] = "gpu_route_exact_topk"
 
     kind: Literal["exact_topk"] = "exact_topk"
     top_tokens: Count

@@ -22,6 +22,7 @@ class Quest(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    router_table: ClassVar[str] = "gpu_route_quest"
 
     kind: Literal["quest"] = "quest"
     budget_tokens: Count | None = None

@@ -71,6 +71,7 @@ class Case:
         rank: object = self.routing.projection_rank or "full"
         down = self.routing.down_projection if self.routing.projection_rank else "none"
         return {
+            "per": "kv_head",  # what chooses tokens, where a selector leaves no choice
             **self.model.model_dump(),
             **self.selector.model_dump(),
             **self.selector.table_conditions(),

@@ -85,13 +85,14 @@ def _attn_window(case: Case, point: Point) -> Work:
 
 def _attn_sparse(case: Case, point: Point) -> Work:
     model, selector, context = case.model, case.selector, point.context_tokens
+    conditions = selector.table_conditions()
     read_one = case.read_tokens(context)
     read = read_one * point.batch
     attended = selector.attended_tokens(context) * float(point.batch)
     return Work(
         "attn_sparse",
         axes={"batch": point.batch, "selected_tokens": selector.selected_tokens(context)},
-        keys={"kv_block_tokens": selector.table_conditions().get("kv_block_tokens", 1)},
+        keys={name: conditions.get(name, 1) for name in ("page_tokens", "kv_block_tokens")},
         byte_count=read * model.kv_bytes_per_token_layer(),
         flops=4.0 * attended * model.q_width,
         stand_in_tokens=np.rint(read_one),

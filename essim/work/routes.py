@@ -21,14 +21,16 @@ def _update_bytes(case: Case, batch: int) -> float:
 
 def _gpu_route(kernel: str) -> Pricer:
     def work(case: Case, point: Point) -> Work:
-        channels = None if kernel == "stepwise" else case.channels
+        stepwise = kernel == "stepwise"
+        channels = None if stepwise else case.channels
         route = case.selector.route_work(case.model, point.context_tokens, channels)
         return Work(
-            f"gpu_route_{kernel}",
+            case.selector.router_table if stepwise else "gpu_route_fused",
             axes={"batch": point.batch, "context_tokens": point.context_tokens},
+            keys={"per": case.settings()["per"]},
             byte_count=point.batch * route.read_bytes + _update_bytes(case, point.batch),
             flops=point.batch * route.flops,
-            launches=route.launches if kernel == "stepwise" else 1,
+            launches=route.launches if stepwise else 1,
         )
 
     return work
