@@ -60,7 +60,7 @@ class PoolRouting:
         return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)
 
     def fill(self, layer: int, keys: Tensor) -> None:
-        """Build a layer's summaries from its keys [b, G, tokens, D], while nothing is outstanding."""
+        """Build a layer's summaries from keys [b, G, tokens, D], while nothing is outstanding."""
         for sequence, own in enumerate(keys):
             self.router.build(layer, sequence, codes(own.transpose(0, 1)))
 

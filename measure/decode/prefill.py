@@ -32,7 +32,8 @@ def prefill(
         x = flow.gemm(flow.rms_norm(residual, layer.norm2), layer.gate_up)
         residual = residual + flow.gemm(flow.silu_mul(x), layer.down)
         if kept < len(prompt):
-            chosen = flow.stage1_select(query[:, :, -flow.WINDOW_TOKENS :], keys, kept)
+            window = query[:, :, -flow.WINDOW_TOKENS :].contiguous()
+            chosen = flow.stage1_select(window, keys, kept)
             keys, values = flow.compact(keys, chosen), flow.compact(values, chosen)
         cache.append((keys, values))
     return cache, flow.gemm(flow.rms_norm(residual[-1:], weights.norm_final), weights.head)

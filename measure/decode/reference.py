@@ -23,11 +23,13 @@ from measure.kernels.reference import (
     Codes8,
     Floats,
     Ints,
+    from_bf16,
     latent,
     page_summaries,
     project,
     rotate,
     routable_pages,
+    to_bf16,
     to_e5m2,
 )
 
@@ -204,7 +206,10 @@ def step_errors(loop: Loop, taken_in: Tensor, channels: int, page_tokens: int) -
             expected = proxy_query(weights, layer, rank, early, cos_sin)
         _worse(errors, "query", relative_error(query, expected))
         for b, g in np.ndindex(query.shape[0], model.kv_heads):
-            low, high = page_codes(cache[layer][0][b, g], page_tokens).swapaxes(0, 1)
+            keys = cache[layer][0][b, g]
+            if loop.routing.where == "cpu":
+                keys = from_bf16(to_bf16(keys))  # as they travel
+            low, high = page_codes(keys, page_tokens).swapaxes(0, 1)
             group = query[b].reshape(model.kv_heads, -1, model.head_dim)[g]
             error = routed_error(group, low, high, pages[layer][b, g], channels)
             _worse(errors, "selection", error)
