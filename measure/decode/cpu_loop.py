@@ -36,7 +36,7 @@ from measure.kernels.reference import rope_table
 from measure.kernels.router_abi import RouterShape
 
 # With the 0.1 s that it takes to name stalled workers, a dead router ends a run within a second.
-_TIMEOUT_S = 0.75
+_TIMEOUT_S = 0.6
 
 Event = tuple[str, float, float, str]
 
@@ -84,7 +84,7 @@ class CpuDecode:
         capture: bool = False,
         pin: bool = True,
     ) -> None:
-        self._router: Router | None = None
+        self.router: Router | None = None
         self._before: tuple[set[int], int] | None = None
         check_mode(mode, gpu=False)
         self.model, self.mode, self.batch, self.seed = model, mode, batch, seed
@@ -96,20 +96,20 @@ class CpuDecode:
         self.cache = KVCache(model, batch, capacity_tokens)
         page, top = selector.page_tokens or 1, selector.top_pages or 1
         channels = selector.channels(channels, model.head_dim)
-        self._inline = InlineRouting(capacity_tokens, page, top, channels)
-        self._pool: PoolRouting | None = None
+        self.inline = InlineRouting(capacity_tokens, page, top, channels)
+        self.pool: PoolRouting | None = None
         if self.routing.where == "cpu":
-            self._router = self._make_router(pin)
-            self._pool = PoolRouting(self._router, keep_queries=capture and self.routing.early)
+            self.router = self._make_router(pin)
+            self.pool = PoolRouting(self.router, keep_queries=capture and self.routing.early)
         self._ops = StepOps(
-            self.weights, self.cache, self._pool, self._inline, self.routing, capture=capture
+            self.weights, self.cache, self.pool, self.inline, self.routing, capture=capture
         )
         self._program = self._ops.program(self.selector)
         self.events: list[Event] | None = [] if trace else None
         self._settle(pin)
 
     def _make_router(self, pin: bool) -> Router:
-        m, early, inline = self.model, self.routing.early, self._inline
+        m, early, inline = self.model, self.routing.early, self.inline
         rank = self.routing.projection_rank or 0
         shape = RouterShape(
             layers=m.layers,
@@ -139,9 +139,9 @@ class CpuDecode:
 
     def close(self) -> None:
         """Stop the router and give the cores back."""
-        if self._router is not None:
-            self._router.close()
-            self._router = self._pool = None
+        if self.router is not None:
+            self.router.close()
+            self.router = self.pool = None
         if self._before is not None:
             os.sched_setaffinity(0, self._before[0])
             torch.set_num_threads(self._before[1])
@@ -194,12 +194,12 @@ class CpuDecode:
 
     def _summarise(self) -> None:
         """Build the page summaries of every routed layer from its cache."""
-        if self._pool is not None:
-            self._pool.drain()
+        if self.pool is not None:
+            self.pool.drain()
         if not self.selector.query_conditioned:
             return
         for layer in range(self.selector.dense_layers(), self.model.layers):
-            (self._pool or self._inline).fill(layer, self.cache.keys(layer))
+            (self.pool or self.inline).fill(layer, self.cache.keys(layer))
 
     def step(self) -> float:
         """Decode one token a sequence; return seconds.
@@ -221,15 +221,15 @@ class CpuDecode:
 
     def _traced(self, origin_s: float) -> list[Event]:
         events: list[Event] = []
-        if self._pool is not None:
-            self._pool.routes.clear()
+        if self.pool is not None:
+            self.pool.routes.clear()
         for op in self._program:
             start = time.perf_counter() - origin_s
             op.run()
             events.append((op.name, start, time.perf_counter() - origin_s, MAIN_STREAM))
-            if self._pool is not None:
-                self._pool.look()
-        for layer, posted, answered in self._pool.routes if self._pool is not None else ():
+            if self.pool is not None:
+                self.pool.look()
+        for layer, posted, answered in self.pool.routes if self.pool is not None else ():
             events.append((f"route.{layer}", posted - origin_s, answered - origin_s, "cpu"))
         return events
 
