@@ -23,7 +23,7 @@ MIX: tuple[Early, ...] = tuple(
 
 
 def make_plan(modes: Sequence[str] | None, quick: bool, steps: int | None) -> Plan:
-    """Return the default campaign: 162 cells, 24 if quick.
+    """Return the default campaign: 198 cells, 24 if quick.
 
     Raises
     ------

@@ -48,6 +48,7 @@ class PoolRouting:
         self._posted = 0
         self._last_update: dict[int, int] = {}
         s, layout, slots = router.shape, router.layout, abi.UPDATE_SLOTS
+        self._position, self._context = np.zeros((2, s.batch), np.int32)
         self._words = self._view(abi.UPDATE_REQUESTS, np.uint64, slots)
         self._answer = self._view(abi.UPDATE_ANSWER, np.uint64, 1)
         self._error = self._view(abi.UPDATE_ERROR, np.int32, 1)
@@ -74,9 +75,9 @@ class PoolRouting:
         if self._asked is not None:
             self._collect()
         self._wait_update(self._last_update.get(layer, 0))
-        batch = self.router.shape.batch
-        where = (np.full(batch, value, np.int32) for value in (position, tokens))
-        self._asked = layer, self.router.post(layer, kind, codes(values), *where)
+        self._position[:], self._context[:] = position, tokens
+        ticket = self.router.post(layer, kind, codes(values), self._position, self._context)
+        self._asked = layer, ticket
         self._asked_s, self._seen_s = time.perf_counter(), 0.0
 
     def pages(self, layer: int, count: int) -> Tensor:

@@ -100,12 +100,16 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         cells.run(counted.plan("b"), file, lambda progress: None)
 
 
-def test_the_default_campaign_is_small_enough() -> None:
+def test_the_default_campaign_is_small_enough(monkeypatch) -> None:
+    monkeypatch.setattr(cpu_plan, "thread_count", lambda: 2)
     plan = cpu_plan.make_plan(None, quick=False, steps=None)
     assert {cell.mode for cell in plan.cells} == set(CPU_MODES)
     assert len(plan.cells) == 198
     assert len(cpu_plan.make_plan(None, quick=True, steps=None).cells) == 24
     assert cpu_plan.make_plan(["cpu-mid"], quick=True, steps=3).steps == 3
+    monkeypatch.setattr(cpu_plan, "thread_count", lambda: 1)
+    with pytest.raises(AbsentError, match="one core cannot"):
+        cpu_plan.make_plan(None, quick=True, steps=None)
 
 
 def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch) -> None:
@@ -114,6 +118,7 @@ def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch
         return tiny(cell.mode, top_pages=pages, batch=cell.batch, capacity=100 + steps, trace=trace)
 
     monkeypatch.setattr(cpu_plan, "make_run", small)
+    monkeypatch.setattr(cpu_plan, "thread_count", lambda: 2)
     monkeypatch.setattr(cpu_plan, "grid", lambda modes, *points: grid(modes, (1,), (100,), (16,)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     arguments = ["--out", str(tmp_path), "--modes", "dense,cpu-mid", "--steps", "3", "--trace"]
