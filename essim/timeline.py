@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,32 +103,50 @@ class Timeline:
 
     def trace(self) -> dict[str, Any]:
         """Return the step in the Chrome trace event format, which Perfetto opens too."""
-        rows = self.rows()
-        streams = list(dict.fromkeys(str(row["stream"]) for row in rows))
-        events: list[dict[str, Any]] = [
-            {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": stream}}
-            for tid, stream in enumerate(streams)
-        ]
+        rows, args = self.rows(), []
         for row in rows:
             start_us, end_us = (float(row[key] or 0.0) * 1e6 for key in ("start_s", "end_s"))
-            events.append(
+            args.append(
                 {
-                    "name": row["name"],
-                    "cat": row["kind"],
-                    "ph": "X",
-                    "pid": 0,
-                    "tid": streams.index(str(row["stream"])),
-                    "ts": round(start_us, 6),
-                    "dur": round(end_us - start_us, 6),
-                    "args": {
-                        "price_us": round(end_us - start_us, 6),
-                        "source": row["source"],
-                        "critical": bool(row["critical"]),
-                        "exposed_us": round(float(row["exposed_s"] or 0.0) * 1e6, 6),
-                    },
+                    "price_us": round(end_us - start_us, 6),
+                    "source": row["source"],
+                    "critical": bool(row["critical"]),
+                    "exposed_us": round(float(row["exposed_s"] or 0.0) * 1e6, 6),
                 }
             )
-        return {"displayTimeUnit": "ns", "traceEvents": events}
+        return chrome_trace(rows, args)
+
+
+def chrome_trace(rows: Sequence[Row], args: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return ops in the Chrome trace event format, a thread a stream.
+
+    Parameters
+    ----------
+    rows
+        Each with ``name``, ``kind``, ``stream``, ``start_s`` and ``end_s``.
+    args
+        What to show beside each.
+    """
+    streams = list(dict.fromkeys(str(row["stream"]) for row in rows))
+    events: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": stream}}
+        for tid, stream in enumerate(streams)
+    ]
+    for row, shown in zip(rows, args, strict=True):
+        start_us, end_us = (float(row[key] or 0.0) * 1e6 for key in ("start_s", "end_s"))
+        events.append(
+            {
+                "name": row["name"],
+                "cat": row["kind"],
+                "ph": "X",
+                "pid": 0,
+                "tid": streams.index(str(row["stream"])),
+                "ts": round(start_us, 6),
+                "dur": round(end_us - start_us, 6),
+                "args": shown,
+            }
+        )
+    return {"displayTimeUnit": "ns", "traceEvents": events}
 
 
 def _critical_path(graph: Graph, starts: Any, ends: Any) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from essim.hardware import HardwareProfile
 from measure.kernels.build import source_hash
-from measure.kernels.router_library import router_hash
+from measure.kernels.router_library import SOURCES, router_hash
 
 KERNELS = Path(__file__).parent / "kernels"
+DECODE = Path(__file__).parent / "decode"
 
 
 def flow_hash() -> str:
@@ -31,6 +32,16 @@ def selector_hash() -> str:
     """Return the source hash of the GPU routers of Quest and exact top-k."""
     names = ("router_exact_topk", "router_quest", "select_kernels", "stepwise_kernels")
     return source_hash([KERNELS / f"{name}.py" for name in names])
+
+
+def decode_hash() -> str:
+    """Return the source hash of the decode run without a GPU, its kernels included."""
+    names = (
+        *("cpu_loop", "inline_routing", "kv_cache", "modes"),
+        *("pool_routing", "prefill", "step_ops", "weights"),
+    )
+    files = [DECODE / f"{name}.py" for name in names]
+    return source_hash([*files, KERNELS / "torch_flow.py", KERNELS / "cpu_router.py", *SOURCES])
 
 
 def stale_tables(profile: HardwareProfile) -> list[str]:

@@ -1,0 +1,6 @@
+"""``python -m measure.decode``."""
+
+from measure.decode.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Time real decode steps of this machine: ``python -m measure.decode --out DIR``.
+
+``DIR/decode.csv`` gets a row a cell and repetition, ``DIR/provenance.json`` says where and how. A
+run that was stopped goes on where it was; everything in the CSV is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from essim.errors import EssimError
+from measure.decode import cells, cpu_plan
+from measure.machine import machine_facts
+from measure.table import Progress
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="python -m measure.decode", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="few cells: minutes, not half an hour")
+    parser.add_argument("--modes", type=lambda text: text.split(","), metavar="A,B")
+    parser.add_argument("--steps", type=int, help="timed steps a cell and repetition")
+    parser.add_argument("--trace", action="store_true", help="also one traced step a mode")
+    return parser.parse_args(arguments)
+
+
+def plan_of_this_machine(modes: Sequence[str] | None, quick: bool, steps: int | None) -> cells.Plan:
+    """Return what this machine measures by default."""
+    if torch.cuda.is_available():
+        # The one line that knows of the GPU's run: the same signature as cpu_plan.make_plan.
+        return importlib.import_module("measure.decode.gpu_loop").make_plan(modes, quick, steps)  # type: ignore[no-any-return]
+    return cpu_plan.make_plan(modes, quick, steps)
+
+
+def write_provenance(file: Path, plan: cells.Plan, arguments: Sequence[str]) -> None:
+    """Write the machine, the command and the plan."""
+    facts = machine_facts(("torch", "numpy", "essim"))
+    about = facts | plan.facts
+    about |= {"command": " ".join(("python -m measure.decode", *arguments))}
+    about |= {"cells": len(plan.cells), "repetitions": cells.REPETITIONS, "steps": plan.steps}
+    about |= {"source_hash": plan.source_hash}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def tell(progress: Progress) -> None:
+    """Print how far the campaign is."""
+    left = "" if progress.eta_s is None else f", about {progress.eta_s:.0f} s left"
+    print(f"{progress.done}/{progress.total}{left}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure; exit with the code of what went wrong."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parsed(given)
+    try:
+        plan = plan_of_this_machine(options.modes, options.quick, options.steps)
+        write_provenance(options.out / "provenance.json", plan, given)
+        cells.run(plan, options.out / "decode.csv", tell)
+        if options.trace:
+            cells.write_traces(plan, options.out)
+    except EssimError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
