@@ -71,31 +71,25 @@ def grid(**ticks: Sequence[Axis]) -> tuple[Place, ...]:
     return tuple(dict(zip(ticks, at, strict=True)) for at in itertools.product(*ticks.values()))
 
 
-# Axes whose values come in units: kernels are compiled for capacities that are multiples of them,
-# and pages are whole.
-UNITS = {"context_tokens": 64, "selected_tokens": 16, "payload_bytes": 256}
-
-
-def held_out(seed: int, **ticks: Sequence[int]) -> tuple[Place, ...]:
+def held_out(
+    seed: int, ticks: Mapping[str, Sequence[int]], units: Mapping[str, int] | None = None
+) -> tuple[Place, ...]:
     """Return a random quarter (at least two) of the grid's cells, a point inside each.
 
-    The point is the geometric middle of the cell, in `UNITS`, on every axis that has room between
-    its ticks: where interpolation is worst.
+    The point is the geometric middle of the cell on every axis that has room between its ticks:
+    where interpolation is worst. On an axis with a unit it is a multiple of it.
     """
-    inside = {
-        axis: [m for a, b in itertools.pairwise(at) if a < (m := _middle(axis, a, b)) < b]
-        for axis, at in ticks.items()
-    }
+    inside = {axis: _middles(at, (units or {}).get(axis, 1)) for axis, at in ticks.items()}
     inside = {axis: middles or list(ticks[axis]) for axis, middles in inside.items()}
     cells = [cell for cell in grid(**inside) if cell not in grid(**ticks)]
     count = min(len(cells), max(2, round(len(cells) / 4)))
     return tuple(random.Random(seed).sample(cells, count))
 
 
-def _middle(axis: str, low: int, high: int) -> int:
-    """Return the geometric middle of two ticks, in the axis's units."""
-    unit = UNITS.get(axis, 1)
-    return round(math.sqrt(low * high) / unit) * unit
+def _middles(ticks: Sequence[int], unit: int) -> list[int]:
+    """Return the geometric middles of the ticks, in whole units, where there is room for one."""
+    middles = [(a, b, round(math.sqrt(a * b) / unit) * unit) for a, b in itertools.pairwise(ticks)]
+    return [m for a, b, m in middles if a < m < b]
 
 
 def result_files(folder: Path, table: str) -> tuple[Path, Path]:

@@ -98,7 +98,7 @@ def flow_bench(
         table=table,
         axes=tuple(axes),
         points=grid(**axes),
-        heldout=held_out(plan.seed, **axes),
+        heldout=held_out(plan.seed, axes),
         prepare=prepare,
         dtype="fp32",
         source_hash=flow_hash(),

@@ -113,7 +113,7 @@ def _gemm_bench(plan: Plan) -> Bench:
         keys=("n", "k"),
         axes=("rows",),
         points=every_shape(grid(rows=rows)),
-        heldout=every_shape(held_out(plan.seed, rows=rows)),
+        heldout=every_shape(held_out(plan.seed, {"rows": rows})),
         prepare=prepare,
         dtype="fp32",
         source_hash=flow_hash(),

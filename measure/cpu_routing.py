@@ -117,7 +117,7 @@ def _router_bench(
 ) -> Bench:
     held = {name: ticks for name, ticks in axes.items() if name != "threads"}
     fixed = {"threads": plan.threads[:1]}
-    heldout = tuple(fixed_place(place, fixed) for place in held_out(plan.seed, **held))
+    heldout = tuple(fixed_place(place, fixed) for place in held_out(plan.seed, held))
     conditions = _conditions(plan) | {"projection_rank": [0, plan.rank], "summary_dtype": ["fp8"]}
     return Bench(
         table=table,

@@ -194,7 +194,7 @@ def gemm_bench() -> Bench:
         bench,
         keys=("n", "k", "dtype"),
         points=every(grid(rows=rows)),
-        heldout=every(held_out(0, rows=rows)),
+        heldout=every(held_out(0, {"rows": rows})),
         prepare=prepare,
         reference=IN_A_LAYER,
     )

@@ -39,6 +39,9 @@ PROMPTS = (
 DECODE_ROWS = 64
 # Samples of a price that is a difference: each is a median of several replays.
 LAYER_CALLS, LAYER_WINDOWS = 10, 5
+# Units of held-out points: kernels are compiled for capacities that are multiples of them, pages
+# are whole.
+UNITS = {"context_tokens": 64, "selected_tokens": 16, "payload_bytes": 256}
 # Memory that the inputs of one point may take.
 MOST_BYTES = 40 << 30
 
@@ -100,7 +103,7 @@ def gpu_bench(
         keys=tuple(keys or {}),
         axes=tuple(axes),
         points=with_keys(grid(**axes)),
-        heldout=with_keys(held_out(0, **axes)),
+        heldout=with_keys(held_out(0, axes, UNITS)),
         prepare=prepare,
         dtype=dtype,
         source_hash=gpu_hash(),
@@ -217,7 +220,7 @@ def side_stream_bench() -> Bench:
         keys=("kernel",),
         axes=tuple(axes),
         points=both(grid(**axes)),
-        heldout=both(held_out(0, **axes)),
+        heldout=both(held_out(0, axes, UNITS)),
         prepare=prepare,
         dtype="bf16",
         source_hash=gpu_hash(),

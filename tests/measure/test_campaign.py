@@ -28,7 +28,7 @@ def linear_bench(calls: list[object], table: str = "norm", source_hash: str = "a
         table=table,
         axes=tuple(axes),
         points=grid(**axes),
-        heldout=held_out(0, **axes),
+        heldout=held_out(0, axes),
         prepare=prepare,
         dtype="fp32",
         source_hash=source_hash,
@@ -43,15 +43,18 @@ def test_a_grid_is_every_combination() -> None:
 
 def test_held_out_points_lie_inside_cells_and_never_on_the_grid() -> None:
     axes = {"batch": (1, 4, 16), "tokens": (100, 400, 1600, 6400)}
-    points = held_out(3, **axes)
+    points = held_out(3, axes)
     # 6 cells: a quarter rounds to 2.
     assert len(points) == 2
     for point in points:
         assert point["batch"] in (2, 8)
         assert point["tokens"] in (200, 800, 3200)
-    assert held_out(3, **axes) == points
-    assert len({str(held_out(seed, **axes)) for seed in range(8)}) > 1
-    assert held_out(0, batch=(1, 2)) == ()
+    assert held_out(3, axes) == points
+    assert len({str(held_out(seed, axes)) for seed in range(8)}) > 1
+    assert held_out(0, {"batch": (1, 2)}) == ()
+    assert held_out(0, {"tokens": (4096, 8192)}, {"tokens": 64}) == ({"tokens": 5824},)
+    assert held_out(0, {"tokens": (100, 130)}, {"tokens": 64}) == ({"tokens": 128},)
+    assert held_out(0, {"tokens": (100, 120)}, {"tokens": 64}) == ()
 
 
 def test_a_campaign_writes_tables_and_held_out_points_apart(tmp_path: Path) -> None:
