@@ -134,7 +134,21 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
     _console().print(table)
     if len(shown[:_MOST_ROWS]) < len(rows):
         print(f"{len(shown[:_MOST_ROWS])} of {len(rows)} rows shown; --out writes all of them.")
+    kinds = _roofline_kinds(rows)
+    if kinds:
+        print(f"Priced by roofline, not timed: {' '.join(kinds)}.")
     _warn(rows, provisional)
+
+
+def _roofline_kinds(rows: Sequence[Row]) -> list[str]:
+    """Return the op kinds that some row prices by roofline, in decode or prefill."""
+    kinds: set[str] = set()
+    for row in rows:
+        for part in f"{row['price_sources']}; {row['prefill_sources']}".split("; "):
+            source, _, names = part.partition(": ")
+            if source == "roofline":
+                kinds |= set(names.split())
+    return sorted(kinds)
 
 
 def _warn(rows: Sequence[Row], provisional: bool) -> None:

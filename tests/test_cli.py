@@ -84,7 +84,11 @@ def test_a_profile_by_path_is_found_beside_its_scenario(tmp_path: Path) -> None:
         (("run", "none.yaml"), 2, "none.yaml: cannot be read"),
         (("run", SCENARIO, "--set", "workload.batch=0"), 2, "--set: workload.batch: input should"),
         (("run", SCENARIO, "--set", "hardware=h100"), 2, "hardware: no hardware profile 'h100'"),
-        (("run", SCENARIO, "--strict"), 3, "on h200-sxm is assumed, not measured"),
+        (
+            ("run", "quest-32k", "--strict"),
+            3,
+            "summary_build on h200-sxm is roofline, not measured",
+        ),
         (("sweep", SCENARIO, "--out", "r.xlsx"), 2, "--out: r.xlsx ends in neither"),
         (("sweep", SCENARIO, "--engine", "fast"), 2, "Invalid value for '--engine'"),
         (("fly",), 2, "No such command 'fly'"),
@@ -98,6 +102,26 @@ def test_bad_input_is_a_message_an_exit_code_and_no_file(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_price_of_the_main_scenario_is_measured() -> None:
+    done = essim("sweep", "earlyselect-40k", "--strict")
+    assert done.returncode == 0
+    assert "Fastest at batch 8 and 8192 output tokens" in done.stdout
+    assert "roofline" not in done.stdout
+
+
+def test_a_sweep_names_what_is_priced_by_roofline() -> None:
+    done = essim("sweep", "quest-32k")
+    kinds = "cpu_route cpu_update gpu_route_fused gpu_side_slowdown summary_build"
+    assert f"Priced by roofline, not timed: {kinds}.\n" in done.stdout
+
+
+def test_quests_decode_step_is_measured_and_its_prefill_but_for_the_summaries() -> None:
+    row = json.loads(essim("run", "quest-32k", "--json").stdout)["row"]
+    assert row["measured_frac"] == 1.0
+    assert "roofline" not in row["price_sources"]
+    assert row["prefill_sources"].endswith("; roofline: summary_build")
 
 
 def test_a_point_that_does_not_fit_is_no_error() -> None:

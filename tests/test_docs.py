@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from h200 import chain, doc_table, table_us
 
 from essim.decode import run_decode
 from essim.engines import finish_maxplus
@@ -20,6 +21,8 @@ from essim.results import COLUMNS
 from essim.routing import Routing
 from essim.scenario import Scenario, load_scenario
 from essim.selectors import SELECTORS
+from essim.simulate import Simulator
+from essim.verdict import sweep_verdict
 from essim.yamlfile import key_paths
 
 ROOT = Path(__file__).parent.parent
@@ -94,24 +97,41 @@ def test_the_layer_worked_by_hand() -> None:
         assert documented(label) == pytest.approx(parts[op], abs=5e-4), label
     unrouted = documented("the layer without routing")
     assert unrouted == pytest.approx(sum(parts[op] for op in MAIN_FLOW.values()), abs=1e-3)
-    assert parts["route"] == pytest.approx(59.21, abs=1e-3)
-    assert period == pytest.approx(193.284, abs=1e-3)
+    assert parts["route"] == pytest.approx(61.144, abs=1e-3)
+    assert period == pytest.approx(195.816, abs=1e-3)
     parts, period = layer_us("gpu-target-fused")
-    assert parts["route"] == pytest.approx(6.78, abs=1e-3)
-    assert period == pytest.approx(140.855, abs=1e-3)
+    assert parts["route"] == pytest.approx(6.945, abs=1e-3)
+    assert period == pytest.approx(141.617, abs=1e-3)
 
 
 def test_the_layer_by_hand_with_early_routing() -> None:
     parts, period = layer_us("cpu-mid")
-    assert period == pytest.approx(142.762, abs=1e-3)
+    assert period == pytest.approx(144.436, abs=1e-3)
     added = {name: parts[name] for name in ("proxy_down", "publish", "await")}
-    assert added == pytest.approx({"proxy_down": 3.406, "publish": 1.677, "await": 3.605}, abs=1e-3)
+    assert added == pytest.approx({"proxy_down": 3.826, "publish": 2.351, "await": 3.587}, abs=1e-3)
     window = sum(parts[op] for op in ("norm2", "gate_up", "act", "down", "norm1", "qkv", "rope"))
-    assert window == pytest.approx(114.812, abs=1e-3)
-    assert parts["anchor_d2h"] + parts["index_h2d"] == pytest.approx(0.13, abs=0.01)
+    assert window == pytest.approx(114.948, abs=1e-3)
+    in_flight = {name: parts[name] for name in ("anchor_d2h", "key_d2h", "index_h2d")}
+    assert in_flight == pytest.approx(dict.fromkeys(in_flight, 0.042), abs=5e-4)
+    assert documented("the layer without routing") - parts["attn"] - parts["o"] == pytest.approx(
+        window, abs=1e-3
+    )
+
+
+def test_the_layer_by_hand_with_routing_beside() -> None:
+    """The document quotes a whole step that was measured, the code its table."""
+    unrouted = documented("the layer without routing")
     parts, period = layer_us("gpu_side-mid-fused")
-    assert parts["slowdown"] == pytest.approx(1.4, abs=1e-3)
-    assert period == pytest.approx(135.475, abs=1e-3)
+    assert period == pytest.approx(unrouted + parts["slowdown"], abs=1e-3)
+    (added,) = (
+        float(row["added_us"])
+        for row in chain("chain_routing")
+        if [row[k] for k in ("batch", "context_tokens", "routing", "kernel")]
+        == ["1", "8192", "side", "fused"]
+    )
+    text = (DOCS / "model.md").read_text()
+    assert f"{added:.2f} us a routed layer" in text
+    assert f"**{unrouted + added:.3f} us**" in text
 
 
 def test_every_key_and_column_is_described() -> None:
@@ -143,64 +163,40 @@ def test_the_scenario_in_the_readme_is_the_shipped_one(tmp_path: Path) -> None:
 
 
 def test_the_readmes_measured_kernels_are_those_of_the_profile() -> None:
-    profile = load_profile(find_profile("h200-sxm", ROOT))
-
-    def us(table: str, *point: float, **keys: object) -> float:
-        grid = profile.tables[table].grid(keys)
-        assert grid is not None
-        return float(grid.at(point).mean_s) * 1e6
-
-    text = (ROOT / "README.md").read_text()
-    rows = {}
-    for line in text.split("## Measured kernels")[1].split("##")[0].splitlines():
-        if line.startswith("| ") and "---" not in line:
-            label, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-            rows[label] = cells
+    rows = doc_table((ROOT / "README.md").read_text(), "Measured kernels")
     shapes = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
     contexts = (4096, 12288)
+    sparse = {"page_tokens": 4, "kv_block_tokens": 4}
     for column, batch in enumerate((1, 8)):
-        gemms = sum(us("gemm", batch, n=n, k=k, dtype="bf16") for n, k in shapes)
+        gemms = [
+            sum(table_us("gemm", batch, n=n, k=k, dtype=dtype) for n, k in shapes)
+            for dtype in ("bf16", "fp8")
+        ]
+        quest = table_us("gpu_route_quest", batch, 32768, per="kv_head")
         expected = {
-            "GEMMs of a layer: QKV, o, gate_up, down": [gemms],
-            "sparse attention, 128 tokens": [us("attn_sparse", batch, 128, kv_block_tokens=4)],
-            "dense attention, 4096 / 12288 tokens": [us("attn_dense", batch, s) for s in contexts],
-            "fused GPU router, 4096 / 12288 tokens": [
-                us("gpu_route_fused", batch, s) for s in contexts
-            ],
-            "stepwise GPU router, 4096 / 12288 tokens": [
-                us("gpu_route_stepwise", batch, s) for s in contexts
-            ],
-            "CPU router, 8 threads, 4096 / 12288 tokens": [
-                us("cpu_route", 8, batch, s) for s in contexts
-            ],
+            "GEMMs of a layer (QKV, o, gate_up, down), BF16 / FP8": gemms,
+            "sparse attention, 128 tokens": [table_us("attn_sparse", batch, 128, **sparse)],
+            "dense attention, 4096 / 12288 tokens": at(contexts, "attn_dense", batch),
+            "fused GPU router, 4096 / 12288 tokens": at(contexts, "gpu_route_fused", batch),
+            "stepwise GPU router, 4096 / 12288 tokens": at(contexts, "gpu_route_stepwise", batch),
+            "CPU router, 8 threads, 4096 / 12288 tokens": at(contexts, "cpu_route", 8, batch),
+            "GPU router of Quest (a KV head chooses), 32768 tokens": [quest],
+            "GPU router of exact top-k, 32768 tokens": at([32768], "gpu_route_exact_topk", batch),
         }
+        assert set(rows) == {"op", *expected}
         for label, values in expected.items():
-            found = [float(number) for number in rows[label][column].split(" / ")]
-            assert found == pytest.approx(values, abs=0.06), label
+            assert rows[label][column] == " / ".join(f"{value:.1f}" for value in values), label
 
 
-def test_the_chains_of_the_docs_are_those_that_were_measured() -> None:
-    """Predicted and measured steps of docs/performance.md, and the sums of prices in the chain."""
-    folder = ROOT / "hardware_profiles" / "h200-sxm" / "chain"
-    with (folder / "prices-1.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    sums = [float(r["price_us"]) for r in rows if r["op"] == "sum of prices / step"]
-    assert len(sums) == 6
-    assert all(1.001 <= ratio < 1.0085 for ratio in sums)
-    steps = {
-        (int(r["batch"]), int(r["context_tokens"])): float(r["price_us"])
-        for r in rows
-        if r["op"] == "step"
-    }
-    text = (DOCS / "performance.md").read_text()
-    for (batch, tokens), measured_us in steps.items():
-        overrides = ["routing=gpu-target-fused", f"workload.batch={batch}"]
-        overrides += [f"workload.output_tokens={tokens - 4096 + 2}"]
-        base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", overrides)
-        # The chain attends over `tokens`; a run's step i attends over 4096 + i.
-        profile = load_profile(find_profile("h200-sxm", ROOT))
-        run = run_decode(base, profile, finish_maxplus, tokens - 4096 + 1)
-        predicted_us = run.unrouted_ps[-1] / 1e6
-        row = f"| {batch} | {tokens} | {measured_us:.1f} | {predicted_us:.1f} | "
-        row += f"{100 * (predicted_us / measured_us - 1):.1f} % |"
-        assert row in text
+def at(contexts: Sequence[int], table: str, *point: float) -> list[float]:
+    return [table_us(table, *point, tokens) for tokens in contexts]
+
+
+def test_the_readme_quotes_what_the_sweeps_print() -> None:
+    blocks = re.findall(r"```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (quoted,) = (block.splitlines() for block in blocks if block.startswith("Against"))
+    _, points = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml")
+    simulator = Simulator(ROOT)
+    said = sweep_verdict(points, simulator.rows(points), lambda point: simulator.rows([point])[0])
+    assert len(quoted) == 3
+    assert set(quoted) <= set(said)

@@ -1,0 +1,152 @@
+"""The kernels and chains of docs/performance.md, computed from the profile h200-sxm."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from h200 import H200, ROOT, chain, doc_table, floor_us, table_us
+
+from essim.costs import CostModel
+from essim.scenario import load_scenario
+from essim.work import Case, Point
+
+TEXT = (ROOT / "docs" / "performance.md").read_text()
+BATCHES, CONTEXTS = (1, 4, 8), (4096, 8192)
+# Bytes of a token's keys in a layer; of its keys and values.
+KEYS, KV = 8 * 128 * 2, 2 * 8 * 128 * 2
+GEMMS = {
+    "gate_up": (28672, 4096),
+    "down": (4096, 14336),
+    "QKV": (6144, 4096),
+    "o_proj": (4096, 4096),
+}
+
+
+def documented_kernels() -> dict[str, tuple[float, float]]:
+    """Each kernel's microseconds and the microseconds its bytes and launches need."""
+    found = {
+        f"{name} GEMM, {dtype.upper()}": (
+            table_us("gemm", 1, n=n, k=k, dtype=dtype),
+            floor_us(n * k * size, 1),
+        )
+        for dtype, size in (("bf16", 2), ("fp8", 1))
+        for name, (n, k) in GEMMS.items()
+    }
+    sparse = "sparse attention, 128 tokens in pages of 4"
+    paged = "sparse attention, 2032 tokens in pages of 16"
+    quest = "Quest router, 32768 tokens, a {} head chooses"
+    # Tokens and pages before the tail page, which a router does not score.
+    scan = floor_us(2047 * KV, 2)
+    return found | {
+        "dense attention, 12288 tokens": (
+            table_us("attn_dense", 1, 12288),
+            floor_us(12288 * KV, 2),
+        ),
+        "dense attention, 12288 tokens, batch 8": (
+            table_us("attn_dense", 8, 12288),
+            floor_us(8 * 12288 * KV, 2),
+        ),
+        sparse: (
+            table_us("attn_sparse", 1, 128, page_tokens=4, kv_block_tokens=4),
+            floor_us(132 * KV, 1),
+        ),
+        paged: (
+            table_us("attn_sparse", 1, 2032, page_tokens=16, kv_block_tokens=16),
+            floor_us(2048 * KV, 2),
+        ),
+        "fused router": (table_us("gpu_route_fused", 1, 4096), floor_us(8 * 1023 * 32, 1)),
+        "stepwise router": (table_us("gpu_route_stepwise", 1, 4096), floor_us(8 * 1023 * 256, 6)),
+        quest.format("query"): (table_us("gpu_route_quest", 1, 32768, per="query_head"), scan),
+        quest.format("KV"): (table_us("gpu_route_quest", 1, 32768, per="kv_head"), scan),
+        "exact top-k router, 32768 tokens": (
+            table_us("gpu_route_exact_topk", 1, 32768),
+            floor_us(32768 * KEYS, 4),
+        ),
+        "norm with residual": (table_us("norm", 1), floor_us(3 * 4096 * 2, 1)),
+    }
+
+
+def test_the_kernels_beside_their_limits() -> None:
+    shown = doc_table(TEXT, "The measured kernels beside their limits")
+    expected = documented_kernels()
+    assert set(shown) == {"kernel", *expected}
+    for label, (us, limit_us) in expected.items():
+        cells = [f"{us:.1f}", f"{limit_us:.1f}", f"{100 * limit_us / us:.0f} %"]
+        assert shown[label][:3] == cells, label
+
+
+def test_the_aims_of_the_routers() -> None:
+    (inline,) = (
+        row["added_us"]
+        for row in chain("chain_routing")
+        if [row[k] for k in ("batch", "context_tokens", "routing", "kernel")]
+        == ["1", "4096", "inline", "fused"]
+    )
+    assert f"it adds {float(inline):.2f} us a routed layer" in TEXT
+    fused, stepwise = "gpu_route_fused", "gpu_route_stepwise"
+    assert f"{table_us(fused, 1, 4096):.2f} us in the table" in TEXT
+    assert f"12288 tokens ({table_us(fused, 8, 12288):.2f})" in TEXT
+    assert f"{table_us(stepwise, 1, 4096):.2f} us at batch 1" in TEXT
+    assert f"{table_us(stepwise, 8, 12288):.2f} us at batch 8" in TEXT
+    for context in (4096, 12288):
+        before, after = (table_us(fused, batch, context) for batch in (17, 20))
+        assert re.search(rf"{before:.2f} to {after:.2f}( us)?\s+at\s+{context}", TEXT)
+    grid = H200.tables["cpu_route"].grid({})
+    assert grid is not None
+    at = tuple(np.searchsorted(axis, v) for axis, v in zip(grid.axes, (8, 1, 4096), strict=True))
+    median, tail = (grid.values[name][at] * 1e6 for name in ("p50_s", "p99_s"))
+    assert f"{median:.1f} us median and {tail:.1f} us at the 99th percentile" in TEXT
+
+
+def predicted_us(batch: int, tokens: int, counts: dict[str, int]) -> float:
+    """Return what essim's prices of a step's ops add up to; sampling is in the head's price."""
+    base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", [])
+    case = Case(base.model, base.resolved_selector(), base.routing)
+    costs = CostModel(H200, case, strict=True)
+    at = Point(batch, batch, np.array([tokens]))
+    return sum(
+        count * float(costs.price(op, at).mean_s[0]) * 1e6
+        for op, count in counts.items()
+        if op != "sample"
+    )
+
+
+def test_prices_add_up_to_the_steps_that_were_measured() -> None:
+    rows = chain("chain_prices")
+    points = itertools.groupby(rows, key=lambda r: (int(r["batch"]), int(r["context_tokens"])))
+    seen, sums = [], []
+    for (batch, tokens), group in points:
+        found = {row["op"]: row for row in group}
+        measured = float(found.pop("step")["price_us"])
+        sums.append(float(found.pop("sum of prices / step")["price_us"]))
+        counts = {op: int(row["count"]) for op, row in found.items()}
+        assert sum(counts.values()) == 2 + 65 + 32 * 6 + 32 + 1
+        predicted = predicted_us(batch, tokens, counts)
+        row = f"| {batch} | {tokens} | {measured:.1f} | {predicted:.1f} | "
+        assert row + f"{100 * (predicted / measured - 1):+.1f} % |" in TEXT
+        assert predicted == pytest.approx(measured, rel=0.01)
+        seen.append((batch, tokens))
+    assert seen == list(itertools.product(BATCHES, CONTEXTS))
+    assert f"is {100 * min(sums):.1f} to {100 * max(sums):.1f} %" in TEXT
+
+
+def test_what_slows_what() -> None:
+    shown = [line for line in TEXT.split("## What slows what")[1].splitlines() if line[:2] == "| "]
+    columns = ["inline fused", "side fused", "inline stepwise", "side stepwise", "handover fused"]
+    routing = chain("chain_routing")
+    for batch, tokens in itertools.product(BATCHES, CONTEXTS):
+        added = {
+            f"{row['routing']} {row['kernel']}": f"{float(row['added_us']):.2f}"
+            for row in routing
+            if (row["batch"], row["context_tokens"]) == (str(batch), str(tokens))
+        }
+        assert f"| {batch} | {tokens} | {' | '.join(added[c] for c in columns)} |" in shown
+    hosts = chain("host")
+    for row in hosts:
+        cells = [row[key] for key in ("beside", "routers", "threads", "batch", "context_tokens")]
+        cells += [f"{float(row[key]):.1f}" for key in ("mean_us", "p50_us", "p99_us")]
+        assert f"| {' | '.join(cells)} | {100 * float(row['slowdown_frac']):.0f} % |" in shown
+    assert len(hosts) == 12
