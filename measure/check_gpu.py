@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from measure.decode.gpu_checks import decode_rows
 from measure.gpu import capture, require_gpu
 from measure.kernels import (
     attention_reference,
@@ -159,7 +160,7 @@ def handover_rows() -> Iterator[Row]:
 
 FAMILIES = (
     *(fused_rows, stepwise_rows, selector_rows),
-    *(attention_rows, flow_rows, handover_rows),
+    *(attention_rows, flow_rows, handover_rows, decode_rows),
 )
 
 

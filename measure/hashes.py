@@ -17,15 +17,19 @@ def flow_hash() -> str:
     return source_hash([KERNELS / "torch_flow.py"])
 
 
-def gpu_hash() -> str:
-    """Return the source hash of the GPU kernels."""
+def gpu_sources() -> list[Path]:
+    """Return the files of the GPU kernels."""
     names = (
         *("attention", "attention_kernels", "chain", "flow", "projection"),
         *("router_fused", "router_stepwise", "stage1", "stepwise_kernels"),
     )
     files = [KERNELS / f"{name}.py" for name in names]
-    files += [*KERNELS.rglob("*.cu"), *KERNELS.rglob("*.cuh")]
-    return source_hash(files)
+    return [*files, *KERNELS.rglob("*.cu"), *KERNELS.rglob("*.cuh")]
+
+
+def gpu_hash() -> str:
+    """Return the source hash of the GPU kernels."""
+    return source_hash(gpu_sources())
 
 
 def selector_hash() -> str:
@@ -42,6 +46,13 @@ def decode_hash() -> str:
     )
     files = [DECODE / f"{name}.py" for name in names]
     return source_hash([*files, KERNELS / "torch_flow.py", KERNELS / "cpu_router.py", *SOURCES])
+
+
+def gpu_decode_hash() -> str:
+    """Return the source hash of the decode run on a GPU, its kernels included."""
+    names = ("modes", "prefill", "weights", "mailbox")
+    files = [*sorted(DECODE.glob("gpu_*.py")), *(DECODE / f"{name}.py" for name in names)]
+    return source_hash([*files, DECODE / "mailbox.cu", *gpu_sources(), *SOURCES])
 
 
 def stale_tables(profile: HardwareProfile) -> list[str]:

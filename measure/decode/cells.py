@@ -42,8 +42,8 @@ class Run(Protocol):
     def set_position(self, tokens: int) -> None:
         """Fill the cache up to `tokens`."""
 
-    def step(self) -> float:
-        """Decode one token a sequence; return seconds."""
+    def steps(self, count: int) -> list[float]:
+        """Decode so many tokens a sequence; return seconds of each step."""
 
 
 MakeRun = Callable[[Cell], AbstractContextManager[Run]]
@@ -65,6 +65,9 @@ class Plan:
         What provenance says of the plan.
     trace_step
         Returns one step of a cell in the Chrome trace format.
+    group
+        What cells have in common whose repetitions are made before the next group's: where setting
+        up takes longer than measuring. By default all cells are one group.
     """
 
     cells: tuple[Cell, ...]
@@ -74,6 +77,7 @@ class Plan:
     source_hash: str
     facts: dict[str, object]
     trace_step: Callable[[Cell], dict[str, Any]]
+    group: Callable[[Cell], object] = lambda cell: None
 
 
 def grid(
@@ -96,8 +100,8 @@ def grid(
 def run(plan: Plan, out_csv: Path, on_progress: Callable[[Progress], None]) -> None:
     """Time every cell `REPETITIONS` times and write a row each, synced as it is made.
 
-    All cells are gone over once, then again: a drift of the machine shows as spread between
-    repetitions. What the CSV has already is not measured again.
+    All cells of a group are gone over once, then again: a drift of the machine shows as spread
+    between repetitions. What the CSV has already is not measured again.
 
     Raises
     ------
@@ -106,8 +110,10 @@ def run(plan: Plan, out_csv: Path, on_progress: Callable[[Progress], None]) -> N
     """
     specs = [
         Spec("decode_step", _axes(cell, repetition), plan.dtype, "cold", None, plan.source_hash)
+        for group in dict.fromkeys(map(plan.group, plan.cells))
         for repetition in range(1, REPETITIONS + 1)
         for cell in plan.cells
+        if plan.group(cell) == group
     ]
     cells = {tuple(_axes(cell, 0).values())[:-1]: cell for cell in plan.cells}
     fill(
@@ -127,9 +133,8 @@ def _measure(spec: Spec, cell: Cell, plan: Plan) -> Measurement:
     """Time consecutive steps of a fresh run, after a few to warm up."""
     with plan.make_run(cell) as made:
         made.set_position(cell.position_tokens - WARM_UP_STEPS)
-        for _ in range(WARM_UP_STEPS):
-            made.step()
-        return from_samples(spec, [made.step() for _ in range(plan.steps)])
+        made.steps(WARM_UP_STEPS)
+        return from_samples(spec, made.steps(plan.steps))
 
 
 def write_traces(plan: Plan, folder: Path) -> None:

@@ -219,6 +219,10 @@ class CpuDecode:
             self.events = self._traced(start)
         return time.perf_counter() - start
 
+    def steps(self, count: int) -> list[float]:
+        """Decode so many tokens a sequence; return seconds of each step."""
+        return [self.step() for _ in range(count)]
+
     def _traced(self, origin_s: float) -> list[Event]:
         events: list[Event] = []
         if self.pool is not None:

@@ -35,8 +35,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def plan_of_this_machine(modes: Sequence[str] | None, quick: bool, steps: int | None) -> cells.Plan:
     """Return what this machine measures by default."""
     if torch.cuda.is_available():
-        # The one line that knows of the GPU's run: the same signature as cpu_plan.make_plan.
-        return importlib.import_module("measure.decode.gpu_loop").make_plan(modes, quick, steps)  # type: ignore[no-any-return]
+        # Imported by name: without a GPU there is no Triton.
+        return importlib.import_module("measure.decode.gpu_plan").make_plan(modes, quick, steps)  # type: ignore[no-any-return]
     return cpu_plan.make_plan(modes, quick, steps)
 
 

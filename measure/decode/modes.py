@@ -10,7 +10,7 @@ from essim.yamlfile import nearest_hint
 
 # On a machine without a GPU `gpu` is the main core, and routing there is torch.
 CPU_MODES = ("dense", "gpu-target", "cpu-target", "cpu-in", "cpu-mid", "cpu-mix")
-GPU_MODES = (*CPU_MODES, "gpu-target-fused", "gpu_side-mid")
+GPU_MODES = (*CPU_MODES, "gpu-target-fused", "gpu_side-mid", "gpu_side-mid-fused")
 
 
 def check_mode(mode: str, *, gpu: bool) -> None:

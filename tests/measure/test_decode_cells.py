@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,12 @@ class Counted:
             def __exit__(self, *error) -> None: ...
 
             def set_position(self, tokens: int) -> None:
-                self.steps = 0
+                self.done = 0
                 counted.made.append((cell, tokens))
 
-            def step(self) -> float:
-                self.steps += 1
-                return self.steps * 1e-3
+            def steps(self, count: int) -> list[float]:
+                self.done += count
+                return [step * 1e-3 for step in range(self.done - count + 1, self.done + 1)]
 
         return Run()
 
@@ -81,6 +82,14 @@ def test_repetitions_are_spread_and_rows_hold_the_steps_after_the_warm_up(tmp_pa
     assert float(first["mean_s"]) == pytest.approx(7e-3)
     assert float(first["p50_s"]) == pytest.approx(7e-3)
     assert float(first["iqr_frac"]) == pytest.approx(2 / 7)
+
+
+def test_groups_are_repeated_one_after_the_other(tmp_path: Path) -> None:
+    counted = Counted()
+    plan = replace(counted.plan(), group=lambda cell: cell.position_tokens)
+    cells.run(plan, tmp_path / "d.csv", lambda progress: None)
+    assert [cell.position_tokens for cell, _ in counted.made] == [32] * 9 + [64] * 9
+    assert [row["repetition"] for row in rows_of(tmp_path / "d.csv")][:9] == list("111222333")
 
 
 def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path) -> None:

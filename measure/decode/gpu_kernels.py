@@ -1,0 +1,118 @@
+"""Kernels that a decode run on a GPU needs beside the measured ones."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from measure.kernels.attention import PagedCache
+from measure.kernels.flow import rope_kernel
+from measure.kernels.stepwise_kernels import decode_e5m2, encode_e5m2
+
+
+@triton.jit
+def rope_keep_kernel(
+    qkv,
+    cos_sin,
+    queries,
+    keys,
+    values,
+    table,
+    context,
+    fresh,
+    table_blocks,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+):
+    """The measured kernel, and the new keys once more, side by side."""
+    rope_kernel(
+        qkv,
+        cos_sin,
+        queries,
+        keys,
+        values,
+        table,
+        context,
+        table_blocks,
+        HEADS,
+        KV_HEADS,
+        DIM,
+        BLOCK_TOKENS,
+    )
+    row, head = tl.program_id(0), tl.program_id(1)
+    if (head >= HEADS) & (head < HEADS + KV_HEADS):
+        half = tl.arange(0, DIM // 2)
+        turn = cos_sin + (tl.load(context + row) - 1) * DIM + half
+        cos, sin = tl.load(turn), tl.load(turn + DIM // 2)
+        source = qkv + (row * (HEADS + 2 * KV_HEADS) + head).to(tl.int64) * DIM + half
+        low, high = tl.load(source).to(tl.float32), tl.load(source + DIM // 2).to(tl.float32)
+        to = fresh + (row * KV_HEADS + head - HEADS) * DIM + half
+        tl.store(to, (low * cos - high * sin).to(fresh.dtype.element_ty))
+        tl.store(to + DIM // 2, (high * cos + low * sin).to(fresh.dtype.element_ty))
+
+
+def rope_append(
+    qkv: torch.Tensor,
+    cos_sin: torch.Tensor,
+    queries: torch.Tensor,
+    cache: PagedCache,
+    fresh: torch.Tensor,
+) -> None:
+    """`measure.kernels.flow.rope_append`; ``fresh`` [batch, kv_heads, head_dim] gets the keys."""
+    batch, kv_heads, group, dim = queries.shape
+    heads = kv_heads * group
+    rope_keep_kernel[(batch, heads + 2 * kv_heads)](
+        qkv,
+        cos_sin,
+        queries,
+        cache.keys,
+        cache.values,
+        cache.table,
+        cache.context,
+        fresh,
+        cache.table.shape[1],
+        heads,
+        kv_heads,
+        dim,
+        cache.block_tokens,
+        num_warps=1,
+    )
+
+
+@triton.jit
+def widen_kernel(keys, summaries, context, row_pages, page_tokens, KV_HEADS, DIM: tl.constexpr):
+    """Take the newest key of a (sequence, KV head) into its page's min and max codes."""
+    pair, channel = tl.program_id(0), tl.arange(0, DIM)
+    token = tl.load(context + pair // KV_HEADS) - 1
+    opens = token % page_tokens == 0
+    code = encode_e5m2(tl.load(keys + pair * DIM + channel))
+    at = summaries + (pair.to(tl.int64) * 2 * DIM + channel) * row_pages + token // page_tokens
+    low, high = tl.load(at), tl.load(at + DIM * row_pages)
+    value = decode_e5m2(code)
+    tl.store(at, tl.where(opens | (value < decode_e5m2(low)), code, low))
+    tl.store(at + DIM * row_pages, tl.where(opens | (value > decode_e5m2(high)), code, high))
+
+
+def widen(
+    keys: torch.Tensor, summaries: torch.Tensor, context: torch.Tensor, page_tokens: int
+) -> None:
+    """Update summaries by the newest keys.
+
+    Parameters
+    ----------
+    keys
+        BF16 [batch, kv_heads, head_dim].
+    summaries
+        e5m2 codes [batch, kv_heads, 2 (min, max), head_dim, row_pages].
+    context
+        int32 [batch], the newest token included.
+    """
+    batch, kv_heads, dim = keys.shape
+    widen_kernel[(batch * kv_heads,)](
+        keys, summaries, context, summaries.shape[-1], page_tokens, kv_heads, dim, num_warps=4
+    )
