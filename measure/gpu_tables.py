@@ -207,7 +207,7 @@ def side_stream_bench() -> Bench:
         chain.routing, chain.kernel = "side", str(place["kernel"])
         beside = replays(capture(chain.launches()))
         chain.routing = "none"
-        return Ready(difference(beside, plain, LAYERS), None, LAYER_CALLS, LAYER_WINDOWS)
+        return Ready(difference(beside, plain, LAYERS, 9), None, LAYER_CALLS, LAYER_WINDOWS)
 
     axes = {"batch": (1, 2, 4, 8, 16, 32), "context_tokens": CONTEXTS[::2] + CONTEXTS[-1:]}
     kernels = ("stepwise", "fused")
