@@ -45,7 +45,9 @@ class PagedKVCache:
                 f"{model.max_context_tokens}"
             )
         blocks = self.capacity_tokens // block_tokens
-        table = torch.randperm(batch * blocks).reshape(batch, blocks).int()
+        # The same blocks in every run of these sizes, so that runs with one seed hold one cache.
+        order = torch.Generator("cuda").manual_seed(0)
+        table = torch.randperm(batch * blocks, generator=order).reshape(batch, blocks).int()
         self.context = torch.ones(batch, dtype=torch.int32)
         self.evicted = torch.zeros(1, dtype=torch.int32)
         shape = (batch * blocks, model.kv_heads, block_tokens, model.head_dim)

@@ -147,8 +147,8 @@ class Settings:
         if self._cache is None:
             self._cache = PagedKVCache(MODEL, cell.batch, capacity, KV_BLOCK_TOKENS)
             self._cache.fill_noise(torch.Generator("cuda").manual_seed(SEED))
-            self._cache.tokens = capacity  # summaries of all of it
         cache = self._cache
+        cache.tokens = capacity  # summaries are made of all of it
         chosen = selector(ATTENDED[0] if cell.mode == "dense" else cell.attended_tokens)
         if cell.mode.startswith("cpu") and self._mailbox is None:
             pages = Pages(PAGE_TOKENS, chosen.top_pages or 1, CHANNELS)

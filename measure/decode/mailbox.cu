@@ -114,7 +114,8 @@ __global__ void stamp(uint64_t* at) { *at = now_ns(); }
 
 extern "C" {
 
-int essim_box_publish(const Publish* p, void* stream) {
+int essim_box_publish(const void* arguments, void* stream) {
+  const auto* p = static_cast<const Publish*>(arguments);
   const int words = p->value_words > p->key_words ? p->value_words : p->key_words;
   const int wanted = (words + kThreads - 1) / kThreads;
   const int blocks = wanted < 1 ? 1 : wanted > 8 ? 8 : wanted;
