@@ -27,7 +27,7 @@ TABLES = (
     *("moe_router", "moe_gate_up", "moe_act", "moe_down"),
     *("gpu_route_stepwise", "gpu_route_quest", "gpu_route_exact_topk", "gpu_route_fused"),
     *("gpu_proxy", "gpu_side_slowdown", "proxy_down"),
-    *("cpu_route", "cpu_update", "stage1_select", "summary_build"),
+    *("cpu_route", "cpu_update", "stage1_select", "summary_build", "summary_build_quest"),
     *("publish", "await", "anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
 )
 DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"

@@ -31,7 +31,7 @@ from measure.kernels.handover import Channel
 from measure.kernels.router_checks import check_fused, check_stepwise, floats
 from measure.kernels.router_exact_topk import ExactTopKRouter
 from measure.kernels.router_fused import Tuning
-from measure.kernels.selector_checks import check_exact_topk, check_quest
+from measure.kernels.selector_checks import check_exact_topk, check_quest, check_quest_summaries
 
 Row = tuple[str, float, float]
 """Name, error, bound."""
@@ -69,12 +69,18 @@ def stepwise_rows() -> Iterator[Row]:
 
 
 def selector_rows() -> Iterator[Row]:
-    """Quest by query and KV head, exact top-k; contexts around pages, chunks and the budget."""
+    """Quest by query and KV head, exact top-k; contexts around pages, chunks and the budget.
+
+    Quest's summaries of a prompt, for pages of several sizes.
+    """
     for tokens, shared in itertools.product((6, 2049, 32768, 65530), (False, True)):
         router = router_quest.random_router(2, tokens, kv_heads=2, shared=shared)
         router.context[1] = tokens - 3
         for name, error in check_quest(router).items():
             yield f"quest {tokens} shared={shared} {name}", error, 1e-4
+    for tokens, page_tokens in itertools.product((1, 2049, 32768, 40957), (4, 16, 33)):
+        error = check_quest_summaries(8, tokens, 128, page_tokens)
+        yield f"quest summaries {tokens} page={page_tokens}", error, 0.0
     for tokens, spread in itertools.product((6, 2049, 4096, 32769, 65536), (0, 1, 4)):
         cache = random_cache(2, tokens, kv_heads=2)
         cache.context[1] = tokens - 3

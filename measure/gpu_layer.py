@@ -56,6 +56,7 @@ class LayerLoop:
 
     def __post_init__(self) -> None:
         chain = Chain(Shape(layers=self.layers, vocab=2048), self.batch, 256)
+        chain.channel.close()  # nothing here hands over
         steps = list(chain.steps())
         for name, launch in steps:
             if name.startswith("attn"):  # once, for what o_proj reads

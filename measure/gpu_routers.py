@@ -1,4 +1,4 @@
-"""Tables of an NVIDIA GPU: the routers of Quest and exact top-k."""
+"""Tables of an NVIDIA GPU: the routers of Quest and exact top-k, Quest's summaries of a prompt."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import dataclasses
 import torch
 
 from measure.campaign import Bench, Place
-from measure.gpu import Launch
-from measure.gpu_tables import CACHE, HEADS, SHAPE, gpu_bench, integers, layer_sets
-from measure.hashes import selector_hash
+from measure.gpu import Launch, cold_sets
+from measure.gpu_tables import CACHE, HEADS, PROMPTS, SHAPE, gpu_bench, integers, layer_sets
+from measure.hashes import selector_hash, summaries_hash
 from measure.kernels import router_quest
 from measure.kernels.attention import random_cache
+from measure.kernels.quest_summaries import build_summaries
 from measure.kernels.router_exact_topk import ExactTopKRouter
 
 CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536)
-BUDGET_TOKENS, PAGE_TOKENS = 2048, 16
+BUDGET_TOKENS, PAGE_TOKENS, BLOCK_PAGES = 2048, 16, 8
 
 
 def selector_benches() -> list[Bench]:
-    """Return the benches of both routers, for a budget of 2048 tokens."""
+    """Return the benches of both routers, for a budget of 2048 tokens, and of the summaries."""
     axes = {"batch": (1, 2, 4, 8, 16, 32), "context_tokens": CONTEXTS}
     top_pages = BUDGET_TOKENS // PAGE_TOKENS
     quest = HEADS | {
@@ -41,7 +42,36 @@ def selector_benches() -> list[Bench]:
         ),
         gpu_bench("gpu_route_exact_topk", axes, _exact_topk, exact, slot="attention"),
     ]
-    return [dataclasses.replace(bench, source_hash=selector_hash()) for bench in benches]
+    routers = [dataclasses.replace(bench, source_hash=selector_hash()) for bench in benches]
+    return [*routers, _summary_bench()]
+
+
+def _summary_bench() -> Bench:
+    """Return the bench of Quest's page summaries over the tokens of a prompt."""
+    holds_for = CACHE | {
+        "selector": ["quest"],
+        "page_tokens": [PAGE_TOKENS],
+        "summary_dtype": ["bf16"],
+    }
+    bench = gpu_bench("summary_build_quest", {"rows": PROMPTS}, _summaries, holds_for)
+    return dataclasses.replace(bench, source_hash=summaries_hash())
+
+
+def _summaries(place: Place) -> tuple[list[Launch], int]:
+    """Return builds of a prompt's summaries in rotation, and the bytes of one."""
+    (tokens,) = integers(place, "rows")
+    pages = -(-tokens // PAGE_TOKENS)
+    blocks = -(-pages // BLOCK_PAGES)
+    moved = (tokens + 2 * pages) * SHAPE.kv_heads * SHAPE.dim * 2
+    table = torch.randperm(blocks).int()
+
+    def one() -> Launch:
+        keys = torch.randn(SHAPE.kv_heads, tokens, SHAPE.dim).bfloat16()
+        pool = torch.empty(blocks, SHAPE.kv_heads, BLOCK_PAGES, 2, SHAPE.dim, dtype=torch.bfloat16)
+        return lambda: build_summaries(keys, pool, table, PAGE_TOKENS)
+
+    # Eight at least: what a replay takes to begin is spread over its launches.
+    return [one() for _ in range(max(8, cold_sets(moved)))], moved
 
 
 def _quest(place: Place) -> tuple[list[Launch], int]:

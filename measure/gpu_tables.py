@@ -202,6 +202,7 @@ def side_stream_bench() -> Bench:
             steps.clear()
             release()
             chain = Chain(shape, batch, tokens)
+            chain.channel.close()  # nothing here hands over
             steps[batch, tokens] = chain, replays(capture(chain.launches()))
         chain, plain = steps[batch, tokens]
         chain.routing, chain.kernel = "side", str(place["kernel"])

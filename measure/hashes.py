@@ -38,6 +38,11 @@ def selector_hash() -> str:
     return source_hash([KERNELS / f"{name}.py" for name in names])
 
 
+def summaries_hash() -> str:
+    """Return the source hash of Quest's page summaries of a prompt."""
+    return source_hash([KERNELS / f"{name}.py" for name in ("quest_summaries", "stepwise_kernels")])
+
+
 def decode_hash() -> str:
     """Return the source hash of the decode run without a GPU, its kernels included."""
     names = (
@@ -57,5 +62,5 @@ def gpu_decode_hash() -> str:
 
 def stale_tables(profile: HardwareProfile) -> list[str]:
     """Return the tables that were measured with kernels that have changed since."""
-    current = {flow_hash(), gpu_hash(), router_hash(), selector_hash()}
+    current = {flow_hash(), gpu_hash(), router_hash(), selector_hash(), summaries_hash()}
     return [name for name, table in profile.tables.items() if table.source_hashes - current]

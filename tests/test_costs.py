@@ -239,7 +239,8 @@ def test_a_profile_may_have_the_tables_of_every_op_and_no_others() -> None:
     ]
     selectors = Quest(top_pages=128), ExactTopK(top_tokens=2048)
     inline = Routing(where="gpu", anchor="target")
-    works += [KINDS["gpu_route_stepwise"](Case(plain, s, inline), at) for s in selectors]
+    own = ("gpu_route_stepwise", "summary_build")
+    works += [KINDS[kind](Case(plain, s, inline), at) for s in selectors for kind in own]
     assert {work.table for work in works if work.axes} == set(TABLES)
 
 

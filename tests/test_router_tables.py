@@ -1,4 +1,4 @@
-"""GPU routing of a selector is priced by its own router's table, and by no other's."""
+"""Routing and summaries of a selector on the GPU are priced by its own tables, by no other's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from essim.routing import Routing
 from essim.selectors import Selector
 from essim.selectors.exact_topk import ExactTopK
 from essim.selectors.quest import Quest
+from essim.selectors.rocketkv import RocketKV
 from essim.tables import read_table
 from essim.work import Case, Point
 
@@ -100,3 +101,69 @@ def test_other_settings_are_not_in_the_table(profile, selector, reason: str) -> 
     assert price(profile, selector)[1] == "scaled"
     with pytest.raises(PricingError, match=f"its table holds for {reason}"):
         price(profile, selector, strict=True)
+
+
+@pytest.fixture
+def summaries(tmp_path: Path) -> HardwareProfile:
+    """The first day's, with Quest's summaries of a prompt: 20 us at 16384 tokens, 30 at 32768."""
+    plain, name = load_profile(FIRST_DAY), "summary_build_quest"
+    file = tmp_path / f"{name}.csv"
+    file.write_text("rows,mean_s\n16384,20e-6\n32768,30e-6\n")
+    spec = TableSpec(
+        axes=["rows"],
+        holds_for=HEADS
+        | {"kv_dtype": ["bf16"], "selector": ["quest"], "page_tokens": [16]}
+        | {"summary_dtype": ["bf16"]},
+        source="measured",
+        reference="test",
+        date="2027-01-01",
+    )
+    return replace(
+        plain,
+        spec=plain.spec.model_copy(update={"tables": plain.spec.tables | {name: spec}}),
+        tables=plain.tables | {name: read_table(file, name, (), ["rows"])},
+    )
+
+
+def summary_price(
+    profile: HardwareProfile, selector: Selector, prompt_tokens: int = 32768, **options: bool
+) -> tuple[float, str]:
+    point = Point(1, prompt_tokens, np.array([prompt_tokens], dtype=np.int64))
+    model = CostModel(profile, Case(LLAMA, selector, INLINE), **options)
+    found = model.price("summary_build", point)
+    return float(found.mean_s[0]), SOURCES[found.rank[0]]
+
+
+def test_quests_summaries_are_priced_by_their_own_table(summaries) -> None:
+    assert summary_price(summaries, QUEST, strict=True) == (30e-6, "measured")
+    assert summary_price(summaries, Quest(top_pages=64, per="kv_head"), strict=True)[0] == 30e-6
+    between, source = summary_price(summaries, QUEST, 24576, strict=True)
+    assert between == pytest.approx(25e-6)
+    assert source == "interpolated"
+
+
+def test_without_their_table_quests_summaries_are_roofline() -> None:
+    plain = load_profile(FIRST_DAY)
+    seconds, source = summary_price(plain, QUEST)
+    assert source == "roofline"
+    assert seconds == pytest.approx(32768 * (2048 + 4096 / 16) / 4.3e12 + 0.5e-6)
+    with pytest.raises(PricingError, match="the profile has no such table"):
+        summary_price(plain, QUEST, strict=True)
+
+
+def test_quests_summaries_price_no_other_selectors(summaries) -> None:
+    rocket = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32)
+    assert summary_price(summaries, rocket) == summary_price(load_profile(FIRST_DAY), rocket)
+
+
+@pytest.mark.parametrize(
+    ("selector", "reason"),
+    [
+        (Quest(top_pages=128, page_tokens=32), r"page_tokens \[16\], not 32"),
+        (Quest(top_pages=128, summary_dtype="fp8"), r"summary_dtype \['bf16'\], not fp8"),
+    ],
+)
+def test_summaries_of_other_settings_are_not_in_the_table(summaries, selector, reason) -> None:
+    assert summary_price(summaries, selector)[1] == "scaled"
+    with pytest.raises(PricingError, match=f"its table holds for {reason}"):
+        summary_price(summaries, selector, strict=True)

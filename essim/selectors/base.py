@@ -51,6 +51,8 @@ class Selector(Strict):
 
     # The table of its stepwise GPU router: another method's kernels say nothing about it.
     router_table: ClassVar[str] = "gpu_route_stepwise"
+    # The table of the kernel that builds its page summaries after prefill.
+    summary_table: ClassVar[str] = "summary_build"
 
     # Subclasses narrow this to a Literal: it names the method in scenarios and results.
     kind: Any

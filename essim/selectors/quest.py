@@ -23,6 +23,7 @@ class Quest(Selector):
 
     query_conditioned: ClassVar[bool] = True
     router_table: ClassVar[str] = "gpu_route_quest"
+    summary_table: ClassVar[str] = "summary_build_quest"
 
     kind: Literal["quest"] = "quest"
     budget_tokens: Count | None = None

@@ -50,7 +50,8 @@ def _summary_build(case: Case, point: Point) -> Work:
     kept = case.selector.kept_prompt_tokens(point.rows)
     keys = kept * case.model.kv_bytes_per_token_layer() / 2
     summaries = kept * case.selector.summary_bytes_per_token_layer(case.model)
-    return Work("summary_build", axes={"rows": point.rows}, byte_count=keys + summaries)
+    table = case.selector.summary_table
+    return Work(table, axes={"rows": point.rows}, byte_count=keys + summaries)
 
 
 def _summary_d2h(case: Case, point: Point) -> Work:

@@ -1,12 +1,14 @@
-"""Compare the routers of Quest and exact top-k with float64 on their own random inputs."""
+"""Compare the kernels of Quest and exact top-k with float64 on random inputs."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from measure.kernels.attention_reference import sequence
 from measure.kernels.compare import selection_error
-from measure.kernels.reference import Floats, routable_pages
+from measure.kernels.quest_summaries import build_summaries
+from measure.kernels.reference import Floats, page_summaries, routable_pages
 from measure.kernels.router_checks import floats, paged_summaries
 from measure.kernels.router_exact_topk import ExactTopKRouter
 from measure.kernels.router_quest import QuestRouter
@@ -60,6 +62,31 @@ def check_quest(router: QuestRouter) -> dict[str, float]:
             expected[at] = appended(expected[at], key, (tokens - 1) % router.page_tokens)
     wrong = float(np.mean(expected != floats(paged_summaries(router))))
     return {"summaries": wrong, "selection": worst}
+
+
+def check_quest_summaries(
+    kv_heads: int, tokens: int, dim: int, page_tokens: int, block_pages: int = 8
+) -> float:
+    """Build those of a random prompt; the share of the pool that is wrong.
+
+    What belongs to no page of the prompt, a block of another sequence included, must stay as it is.
+    """
+    keys = torch.randn(kv_heads, tokens, dim).bfloat16()
+    pages = -(-tokens // page_tokens)
+    blocks = -(-pages // block_pages)
+    table = torch.randperm(blocks + 1)[:blocks].int()
+    shape = (blocks + 1, kv_heads, block_pages, 2, dim)
+    pool = torch.full(shape, float("nan"), dtype=torch.bfloat16)
+    build_summaries(keys, pool, table, page_tokens)
+    expected = np.full(shape, np.nan)
+    low, high = page_summaries(floats(keys).swapaxes(0, 1), page_tokens)
+    order = table.cpu().numpy()
+    for page in range(pages):
+        summary = np.stack([low[page], high[page]], axis=1)
+        expected[order[page // block_pages], :, page % block_pages] = summary
+    found = floats(pool)
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    return float(np.mean(~same))
 
 
 def check_exact_topk(router: ExactTopKRouter) -> float:

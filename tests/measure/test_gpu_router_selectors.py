@@ -1,6 +1,6 @@
-"""The routers of Quest and exact top-k against float64, interpreted on the CPU.
+"""The kernels of Quest and exact top-k against float64, interpreted on the CPU.
 
-In fp16: the interpreter has no product of BF16.
+Routers in fp16: the interpreter has no product of BF16.
 """
 
 import pytest
@@ -11,9 +11,14 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure.kernels.attention import random_cache  # noqa: E402
+from measure.kernels.quest_summaries import build_summaries  # noqa: E402
 from measure.kernels.router_exact_topk import ExactTopKRouter  # noqa: E402
 from measure.kernels.router_quest import random_router  # noqa: E402
-from measure.kernels.selector_checks import check_exact_topk, check_quest  # noqa: E402
+from measure.kernels.selector_checks import (  # noqa: E402
+    check_exact_topk,
+    check_quest,
+    check_quest_summaries,
+)
 
 
 def quest(tokens: int, **more: object):
@@ -61,6 +66,33 @@ def test_quest_where_few_scores_differ(top: int) -> None:
     router.pool.round_()
     router.queries.zero_()[..., 0] = 1
     assert check_quest(router)["selection"] == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 300, 1041])
+@pytest.mark.parametrize("page_tokens", [1, 4, 16, 21])
+def test_quest_summaries_of_a_prompt(tokens: int, page_tokens: int) -> None:
+    assert check_quest_summaries(2, tokens, 64, page_tokens) == 0
+
+
+def test_quest_summaries_of_known_keys() -> None:
+    """Ten keys of value 4 - t in pages of 4, two pages a block; the sequence has blocks 1 and 0."""
+    keys = (4 - torch.arange(10.0))[None, :, None].expand(1, 10, 16).bfloat16().contiguous()
+    pool = torch.full((2, 1, 2, 2, 16), 99, dtype=torch.bfloat16)
+    build_summaries(keys, pool, torch.tensor([1, 0], dtype=torch.int32), page_tokens=4)
+    assert (pool == pool[..., :1]).all()
+    assert pool[..., 0].tolist() == [[[[-5, -4], [99, 99]]], [[[1, 4], [-3, 0]]]]
+
+
+def test_quests_router_goes_on_with_the_open_page_of_a_prompt() -> None:
+    keys = torch.randn(2, 50, 64).half()
+    router = quest(50, top=2)
+    router.keys[0] = keys[:, 49]
+    build_summaries(keys[:, :49].contiguous(), router.pool, router.table[0], router.page_tokens)
+    router()
+    whole = torch.empty_like(router.pool)
+    build_summaries(keys, whole, router.table[0], router.page_tokens)
+    block = int(router.table[0, 0])
+    assert torch.equal(router.pool[block, :, :4], whole[block, :, :4])
 
 
 @pytest.mark.parametrize("context_tokens", [3, 150, 2050])
