@@ -198,6 +198,8 @@ def step_errors(loop: Loop, taken_in: Tensor, channels: int, page_tokens: int) -
     for layer in routed:
         fed = loop.captured[layer]
         query = floats(fed.query)
+        if loop.routing.where == "cpu":
+            query = from_bf16(to_bf16(query))  # as the pool scores with it
         expected = step.queries[layer]
         if loop.routing.early:
             early = {"in": step.inputs, "mid": step.middles}[anchors[layer - 1]][layer - 1]
