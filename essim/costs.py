@@ -41,11 +41,14 @@ class Price:
         ``assumed``.
     spread
         The time as a distribution, where the table carries one.
+    origin
+        The table behind it and the keys there; empty where there is none.
     """
 
     mean_s: Values
     rank: NDArray[np.int8]
     spread: Spread | None = None
+    origin: tuple[str, ...] = ()
 
 
 class CostModel:
@@ -81,7 +84,8 @@ class CostModel:
             )
         shape = point.context_tokens.shape
         mean_s = np.broadcast_to(price.mean_s, shape)
-        return Price(mean_s, np.broadcast_to(price.rank, shape), price.spread)
+        rank = np.broadcast_to(price.rank, shape)
+        return Price(mean_s, rank, price.spread, price.origin)
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
         spec = self.profile.spec
@@ -104,7 +108,7 @@ class CostModel:
         at = replace(point, context_tokens=tokens.astype(np.int64))
         dense = self._priced("attn_dense", KINDS["attn_dense"](self.case, at), at)
         mean = np.maximum(dense.mean_s, self.floor_s(work))
-        return Price(mean, np.maximum(dense.rank, _rank("scaled")))
+        return Price(mean, np.maximum(dense.rank, _rank("scaled")), origin=dense.origin)
 
     def _looked_up(self, work: Work) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.
@@ -128,7 +132,9 @@ class CostModel:
         guess = np.where(line > floor, _rank("assumed"), _rank("roofline"))
         beyond = np.where(lookup.far, guess, _rank("extrapolated"))
         rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
-        return Price(mean, rank, None if lookup.spread is None else lookup.spread.scaled_to(mean))
+        spread = None if lookup.spread is None else lookup.spread.scaled_to(mean)
+        keys = (str(work.keys.get(key)) for key in table.keys)
+        return Price(mean, rank, spread, (work.table, *keys))
 
     def _scaled(self, kind: str, work: Work, point: Point) -> Price:
         """Price other settings than a table's: its price there times the ratio of the floors.
@@ -153,7 +159,8 @@ class CostModel:
         ratio = self.floor_s(work, values) / there.floor_s(reference, values)
         mean = np.maximum(price.mean_s * ratio, self.floor_s(work))
         rank = np.maximum(price.rank, _rank("scaled"))
-        return Price(mean, rank, None if price.spread is None else price.spread.scaled_to(mean))
+        spread = None if price.spread is None else price.spread.scaled_to(mean)
+        return Price(mean, rank, spread, price.origin)
 
     def _mismatch(self, work: Work) -> str:
         """Return the first setting the table does not hold for, or an empty string."""

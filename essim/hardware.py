@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import Field, model_validator
 
+from essim.heldout import Ratios, heldout_file, ratios
 from essim.tables import Table, read_table
 from essim.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from essim.yamlfile import Strict, nearest_hint, read_yaml, validate
@@ -140,12 +141,15 @@ class HardwareProfile:
         The YAML; tables lie in the folder of the same name beside it.
     middle
         Of a corner, the numbers it was made from.
+    heldout
+        Measured over predicted time at held-out points, by table and keys.
     """
 
     file: Path
     spec: ProfileSpec
     tables: dict[str, Table]
     middle: ProfileSpec | None = None
+    heldout: Mapping[tuple[str, ...], Ratios] = field(default_factory=dict)
 
     @property
     def nominal(self) -> ProfileSpec:
@@ -169,15 +173,16 @@ class HardwareProfile:
         if not parts:
             return None
         corner = self.spec.model_copy(update=parts)
-        return HardwareProfile(self.file, corner, self.tables, middle=self.spec)
+        return HardwareProfile(self.file, corner, self.tables, self.spec, self.heldout)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the YAML and every table file, in name order."""
+        """SHA-256 over the YAML, every table and its held-out points, in name order."""
         total = hashlib.sha256(self.file.read_bytes())
         for name in sorted(self.tables):
             total.update(name.encode())
-            total.update(table_file(self.file, name).read_bytes())
+            for file in (table_file(self.file, name), heldout_file(table_file(self.file, name))):
+                total.update(file.read_bytes() if file.exists() else b"")
         return total.hexdigest()
 
 
@@ -267,9 +272,13 @@ def load_profile(file: Path) -> HardwareProfile:
                 hint = nearest_hint(name, known)
                 raise document.error("no op is priced by this", hint, at=(part, name))
     tables = {}
+    heldout: dict[tuple[str, ...], Ratios] = {}
     for name, table in spec.tables.items():
         path = table_file(file, name)
         if not path.exists():
             raise document.error(f"the table file {path} does not exist", at=("tables", name))
         tables[name] = read_table(path, name, table.keys, table.axes)
-    return HardwareProfile(file, spec, tables)
+        if table.heldout and heldout_file(path).exists():
+            found = ratios(tables[name], heldout_file(path))
+            heldout |= {(name, *keys): values for keys, values in found.items()}
+    return HardwareProfile(file, spec, tables, heldout=heldout)

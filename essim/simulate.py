@@ -10,6 +10,7 @@ from essim.decode import Run, run_decode, run_prefill
 from essim.engines import pick_engine
 from essim.errors import InputError
 from essim.hardware import HardwareProfile, find_profile, load_profile
+from essim.intervals import PERCENTILES, step_percentiles_s
 from essim.memory import max_batch, memory, shortage
 from essim.results import Row, empty_row
 from essim.scenario import Scenario
@@ -111,7 +112,7 @@ class Simulator:
         reason = _infeasible(point, profile)
         if reason:
             return row | {"status": "infeasible", "reason": reason}
-        row |= self._times(point)
+        row |= self._times(point) | self._percentiles(point, profile)
         return row | self._gains(point, row) | self._interval(point, profile)
 
     def _interval(self, point: Scenario, profile: HardwareProfile) -> Row:
@@ -156,6 +157,19 @@ class Simulator:
         output_tokens = load.batch * load.output_tokens
         output_tokens_per_s = output_tokens / (prefill_s + decode_s)
         return row | {"decode_s": decode_s, "output_tokens_per_s": output_tokens_per_s}
+
+    def _percentiles(self, point: Scenario, profile: HardwareProfile) -> Row:
+        """Return the decode rate's percentiles: fast is where steps are short."""
+        steps, finish = point.workload.output_tokens - 1, pick_engine(self.engine)[1]
+        if not steps:
+            return {}
+        run = self.decode(point)
+        found = step_percentiles_s(run, profile, finish, steps, self.seed)
+        if found is None:
+            return {}
+        names = (f"decode_tokens_per_s_p{p}" for p in reversed(PERCENTILES))
+        rates = (point.workload.batch / float(step_s) for step_s in found)
+        return dict(zip(names, rates, strict=True))
 
     def _gains(self, point: Scenario, row: Row) -> Row:
         """Return the gain columns: over the baseline routing, and over dense attention."""

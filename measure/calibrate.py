@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from essim.files import write_files
+from essim.heldout import ratios
 from essim.tables import read_table
 from measure.campaign import Bench, result_files
 
@@ -27,19 +28,14 @@ def held_out_error(bench: Bench, folder: Path) -> dict[str, float | int] | None:
     if not bench.heldout:
         return None
     table = read_table(file, bench.table, bench.keys, bench.axes)
-    actual = read_rows(heldout_file)
+    # A quicker run may have held out points that are in this table.
     wanted = {_place(bench, place) for place in bench.heldout}
-    errors = []
-    for row in actual:
-        grid = table.grid(row)
-        # A quicker run may have held out points that are in this table.
-        if grid is not None and _place(bench, row) in wanted:
-            predicted = float(grid.at([float(row[axis]) for axis in bench.axes]).mean_s)
-            errors.append(abs(predicted / float(row["mean_s"]) - 1))
+    found = ratios(table, heldout_file, lambda row: _place(bench, row) in wanted)
+    errors = [abs(1 / ratio - 1) for values in found.values() for ratio in values]
     return {
         "points": len(errors),
         "median_frac": round(float(np.median(errors)), 4),
-        "worst_frac": round(max(errors), 4),
+        "worst_frac": round(float(max(errors)), 4),
     }
 
 

@@ -1,0 +1,74 @@
+"""How sure a predicted decode rate is: errors of its tables, and calls that differ.
+
+Each table is off by one factor in a whole run, drawn from what it was off by at its held-out
+points; a table with exact keys (a GEMM's shape) has a factor for each. Prices that no held-out
+point stands behind (rooflines, constants) are taken as they are: the interval is of the tables.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essim.decode import Picoseconds, Run
+from essim.engines import Finish
+from essim.engines.graph import Graph
+from essim.hardware import HardwareProfile
+from essim.units import PS_PER_S
+
+DRAWS = 256
+# Steps of a run that stand for all of it.
+_STEPS = 12
+PERCENTILES = (5, 50, 95)
+
+Values = NDArray[np.float64]
+
+
+def step_percentiles_s(
+    run: Run, profile: HardwareProfile, finish: Finish, steps: int, seed: int
+) -> Values | None:
+    """Return percentiles of the mean step over the first `steps` steps, in seconds.
+
+    Returns
+    -------
+    array or None
+        The 5th, 50th and 95th percentile; None where no price has a held-out point.
+    """
+    factors = _factors(run, profile, np.random.default_rng([seed, steps]))
+    if not factors:
+        return None
+    at = np.unique(np.linspace(0, steps - 1, min(steps, _STEPS)).astype(np.int64))
+    rows = _rows(run, at, factors)
+    (ends,) = finish(run.ops, rows, [Graph.of(run.ops).last_main])
+    drawn = ends.reshape(DRAWS, len(at)).mean(axis=1) / run.step_ps[at].mean()
+    mean_ps = run.step_ps[:steps].mean()
+    # Steps differ from one to the next by the router's calls: their mean does so less.
+    call_ps = np.diff(run.step_ps[:steps]).std() / np.sqrt(2) if steps > 2 else 0.0
+    jitter = np.random.default_rng([seed, steps, 1]).standard_normal(DRAWS)
+    means = mean_ps * drawn + jitter * call_ps / np.sqrt(steps)
+    percentiles: Values = np.percentile(means, PERCENTILES) / PS_PER_S
+    return percentiles
+
+
+def _factors(
+    run: Run, profile: HardwareProfile, rng: np.random.Generator
+) -> dict[tuple[str, ...], Values]:
+    """Return a factor a draw for every table that prices an op and has held-out points."""
+    origins = sorted({price.origin for price in run.prices.values()} & set(profile.heldout))
+    return {origin: rng.choice(profile.heldout[origin], DRAWS) for origin in origins}
+
+
+def _rows(
+    run: Run, at: NDArray[np.int64], factors: dict[tuple[str, ...], Values]
+) -> list[Picoseconds]:
+    """Return each op's durations: the steps `at` of the first draw, of the second, ..."""
+    made: dict[tuple[int, tuple[str, ...]], Picoseconds] = {}
+    rows = []
+    for op, durations in zip(run.ops, run.durations_ps, strict=True):
+        origin = run.prices[op.kind].origin
+        key = id(durations), origin  # ops of a kind share a row
+        if key not in made:
+            factor = factors.get(origin, np.ones(DRAWS))
+            made[key] = np.rint(np.outer(factor, durations[at])).astype(np.int64).ravel()
+        rows.append(made[key])
+    return rows
