@@ -46,7 +46,7 @@ def summaries_hash() -> str:
 def decode_hash() -> str:
     """Return the source hash of the decode run without a GPU, its kernels included."""
     names = (
-        *("cpu_loop", "inline_routing", "kv_cache", "modes"),
+        *("cpu_loop", "inline_routing", "kv_cache", "loop", "modes"),
         *("pool_routing", "prefill", "step_ops", "weights"),
     )
     files = [DECODE / f"{name}.py" for name in names]
@@ -55,7 +55,7 @@ def decode_hash() -> str:
 
 def gpu_decode_hash() -> str:
     """Return the source hash of the decode run on a GPU, its kernels included."""
-    names = ("modes", "prefill", "weights", "mailbox")
+    names = ("loop", "modes", "prefill", "weights", "mailbox")
     files = [*sorted(DECODE.glob("gpu_*.py")), *(DECODE / f"{name}.py" for name in names)]
     return source_hash([*files, DECODE / "mailbox.cu", *gpu_sources(), *SOURCES])
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,19 +16,16 @@ from torch import Tensor
 
 from essim.errors import InputError
 from essim.model import ModelShape
-from essim.results import Row
 from essim.routing import Early
-from essim.selectors import Selector
-from essim.selectors.dense import Dense
 from essim.selectors.rocketkv import RocketKV
 from essim.step import MAIN_STREAM
-from essim.timeline import chrome_trace
 from measure.decode.inline_routing import InlineRouting
 from measure.decode.kv_cache import THETA, KVCache
+from measure.decode.loop import DecodeRun, Event, RouteInput, traced
 from measure.decode.modes import check_mode, routing_of
 from measure.decode.pool_routing import PoolRouting, codes
 from measure.decode.prefill import prefill, random_prompt
-from measure.decode.step_ops import RouteInput, StepOps
+from measure.decode.step_ops import StepOps
 from measure.decode.weights import Weights
 from measure.kernels.cpu_router import Router
 from measure.kernels.reference import rope_table
@@ -38,10 +34,8 @@ from measure.kernels.router_abi import RouterShape
 # With the 0.1 s that it takes to name stalled workers, a dead router ends a run within a second.
 _TIMEOUT_S = 0.6
 
-Event = tuple[str, float, float, str]
 
-
-class CpuDecode:
+class CpuDecode(DecodeRun):
     """A batch of sequences of equal length that decode together.
 
     Parameters
@@ -87,11 +81,10 @@ class CpuDecode:
         self.router: Router | None = None
         self._before: tuple[set[int], int] | None = None
         check_mode(mode, gpu=False)
-        self.model, self.mode, self.batch, self.seed = model, mode, batch, seed
-        self.selector: Selector = Dense() if mode == "dense" else selector
-        self.routing = routing_of(
+        routing = routing_of(
             mode, model.layers, rank=rank, channels=channels, threads=threads, mix=mix
         )
+        super().__init__(model, selector, mode, routing, batch, seed)
         self.weights = weights or Weights.random(model, seed)
         self.cache = KVCache(model, batch, capacity_tokens)
         page, top = selector.page_tokens or 1, selector.top_pages or 1
@@ -146,17 +139,6 @@ class CpuDecode:
             os.sched_setaffinity(0, self._before[0])
             torch.set_num_threads(self._before[1])
             self._before = None
-
-    def __enter__(self) -> CpuDecode:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def prefill(self, prompt_tokens: int) -> float:
         """Prefill seeded random prompts one after another and evict; return seconds.
@@ -240,17 +222,7 @@ class CpuDecode:
     def chrome_trace(self) -> dict[str, Any]:
         """Return the last traced step in the simulator's Chrome trace format."""
         kinds = {op.name: op.kind for op in self._program}
-        rows: list[Row] = [
-            {
-                "name": name,
-                "kind": kinds.get(name, "cpu_route"),
-                "stream": stream,
-                "start_s": start_s,
-                "end_s": end_s,
-            }
-            for name, start_s, end_s, stream in self.events or ()
-        ]
-        return chrome_trace(rows, [{"source": "measured"}] * len(rows))
+        return traced(self.events or (), kinds)
 
     @property
     def tokens(self) -> int:

@@ -5,45 +5,36 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from essim.errors import InputError
 from essim.model import ModelShape
-from essim.results import Row
 from essim.routing import Early
-from essim.selectors import Selector
-from essim.selectors.dense import Dense
 from essim.selectors.rocketkv import RocketKV
-from essim.timeline import chrome_trace
 from measure.decode.gpu_cache import PagedKVCache
 from measure.decode.gpu_ops import Buffers, Chooser, StepProgram
-from measure.decode.gpu_routing import Factors, GpuRouters, Pages, PoolRouting, SideRouting
+from measure.decode.gpu_routing import (
+    Factors,
+    GpuRouters,
+    Pages,
+    PoolRouting,
+    SideRouting,
+    make_mailbox,
+)
+from measure.decode.loop import DecodeRun, RouteInput, traced
 from measure.decode.mailbox import GpuMailbox, stamp
 from measure.decode.modes import check_mode, routing_of
 from measure.decode.prefill import prefill, random_prompt
 from measure.decode.weights import Weights
 from measure.gpu import capture as captured_graph
-from measure.kernels import reference
-from measure.kernels.router_abi import RouterShape
 
 KV_BLOCK_TOKENS = 4
 
 
-@dataclass(frozen=True)
-class RouteInput:
-    """What routing of a layer was fed in the last step; see `measure.decode.step_ops`."""
-
-    anchor: Tensor | None
-    query: Tensor
-
-
-class GpuDecode:
+class GpuDecode(DecodeRun):
     """A batch of sequences of equal length that decode together on a GPU.
 
     Parameters
@@ -87,11 +78,10 @@ class GpuDecode:
         pin: bool = True,
     ) -> None:
         check_mode(mode, gpu=True)
-        self.model, self.mode, self.batch, self.seed = model, mode, batch, seed
-        self.selector: Selector = Dense() if mode == "dense" else selector
-        self.routing = routing_of(
+        routing = routing_of(
             mode, model.layers, rank=rank, channels=channels, threads=threads, mix=mix
         )
+        super().__init__(model, selector, mode, routing, batch, seed)
         self.weights = weights or Weights.random(model, seed, "cuda", torch.bfloat16)
         self.cache = cache or PagedKVCache(model, batch, capacity_tokens, KV_BLOCK_TOKENS)
         self.pages = Pages(
@@ -170,17 +160,6 @@ class GpuDecode:
         if self.mailbox is not None and self._own_mailbox:
             self.mailbox.router.close()
         self.mailbox = None
-
-    def __enter__(self) -> GpuDecode:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def prefill(self, prompt_tokens: int) -> float:
         """Prefill seeded random prompts one after another and evict; return seconds.
@@ -271,18 +250,16 @@ class GpuDecode:
         if self._times_ns is None:
             raise InputError("nothing was traced", "Make the run with trace=True")
         at = (self._times_ns - self._times_ns[0]).double().mul(1e-9).tolist()
-        rows: list[Row] = [
-            {"name": op.name, "kind": op.kind, "stream": "gpu", "start_s": start, "end_s": end}
+        events = [
+            (op.name, start, end, "gpu")
             for op, start, end in zip(self._ops, at, at[1:], strict=False)
         ]
-        ends = {str(row["name"]): row["end_s"] for row in rows}
-        for name, end in list(ends.items()):
+        ends = {name: end for name, _, end, _ in events}
+        for name, end in ends.items():
             stage, _, layer = name.partition(".")
             if stage == "await" and f"publish.{layer}" in ends:
-                start = ends[f"publish.{layer}"]
-                route: Row = {"name": f"route.{layer}", "kind": "cpu_route", "stream": "cpu"}
-                rows.append(route | {"start_s": start, "end_s": end})
-        return chrome_trace(rows, [{"source": "measured"}] * len(rows))
+                events.append((f"route.{layer}", ends[f"publish.{layer}"], end, "cpu"))
+        return traced(events, {op.name: op.kind for op in self._ops})
 
     @property
     def tokens(self) -> int:
@@ -305,24 +282,8 @@ class GpuDecode:
 
         The pool makes its queries of latents by itself: here they are made of them in float64.
         """
-        found: dict[int, RouteInput] = {}
         at = self.tokens - 1 + self.cache.evicted_tokens
-        cos_sin = np.stack([part[at].cpu().double().numpy() for part in self.cache.rope])
-        for layer, fed in self._program.captured.items():
-            if "query" in fed:
-                found[layer] = RouteInput(None, fed["query"].flatten(1, 2))
-                continue
-            if "latent" not in fed:
-                side = self._chooser
-                assert isinstance(side, SideRouting)
-                found[layer] = RouteInput(fed["anchor"], side.queries[layer].flatten(1, 2))
-                continue
-            _, up = self.weights.proxy(layer, self.routing.projection_rank or 0)
-            heads = up.cpu().double().numpy().reshape(len(up), self.model.heads, -1)
-            latents = fed["latent"].cpu().double().numpy()
-            query = reference.project(latents, heads, np.stack([cos_sin] * self.batch))
-            found[layer] = RouteInput(fed["anchor"], torch.from_numpy(query))
-        return found
+        return self._program.route_inputs(at)
 
     def selected(self, layer: int) -> Tensor:
         """Pages that a layer's attention used in the last step [b, G, k], besides the tail page."""
@@ -332,40 +293,3 @@ class GpuDecode:
         count = min(self.pages.top, (self.tokens - 1) // self.pages.page_tokens)
         pages = chooser.indices(layer)
         return pages.sort(dim=-1, descending=True).values[..., :count].flip(-1)
-
-
-def make_mailbox(
-    weights: Weights,
-    cache: PagedKVCache,
-    pages: Pages,
-    threads: int,
-    rank: int,
-    *,
-    pin: bool = True,
-    noise: int | None = None,
-) -> GpuMailbox:
-    """Return a pool that any ``cpu-`` mode may use, with the factors of every layer.
-
-    With `noise`, a seed, its summaries are random codes; else they are to be built.
-    """
-    m = weights.model
-    shape = RouterShape(
-        layers=m.layers,
-        batch=len(cache.context),
-        heads=m.heads,
-        kv_heads=m.kv_heads,
-        head_dim=m.head_dim,
-        page_tokens=pages.page_tokens,
-        capacity_tokens=cache.capacity_tokens,
-        top_pages=pages.top,
-        channels=pages.channels,
-        rank=rank,
-    )
-    mailbox = GpuMailbox(shape, threads, cache.context, cache.evicted, pin=pin)
-    if noise is not None:
-        mailbox.router.randomize(noise)
-    mailbox.router.set_rope(np.stack([part.cpu().numpy() for part in cache.rope], axis=1))
-    for layer in range(1, m.layers):
-        up = weights.proxy(layer, rank)[1]
-        mailbox.router.set_up(layer, up.cpu().view(torch.uint16).numpy())
-    return mailbox

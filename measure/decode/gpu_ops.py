@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,9 +20,10 @@ from essim.step import Op, decode_step
 from measure.decode.gpu_cache import PagedKVCache
 from measure.decode.gpu_kernels import rope_append
 from measure.decode.gpu_routing import GpuRouters, PoolRouting, SideRouting
+from measure.decode.loop import RouteInput
 from measure.decode.mailbox import advance
 from measure.decode.weights import Weights
-from measure.kernels import flow, projection
+from measure.kernels import flow, projection, reference
 from measure.kernels.attention import Attention, dense_attention, sparse_attention
 
 Launch = Callable[[], object]
@@ -255,3 +257,24 @@ class StepProgram:
             launch()
 
         return kept
+
+    def route_inputs(self, position: int) -> dict[int, RouteInput]:
+        """Return what routing of each layer was fed in a step at a RoPE position; see `captured`.
+
+        The pool makes its queries of latents by itself: here they are made of them in float64.
+        """
+        cos_sin = np.stack([part[position].cpu().double().numpy() for part in self.cache.rope])
+        model, found = self.weights.model, {}
+        for layer, fed in self.captured.items():
+            anchor, query = fed.get("anchor"), fed.get("query")
+            if isinstance(self.chooser, SideRouting):
+                query = self.chooser.queries[layer]
+            if query is not None:
+                found[layer] = RouteInput(anchor, query.flatten(1, 2))
+                continue
+            _, up = self.weights.proxy(layer, self.routing.projection_rank or 0)
+            heads = up.cpu().double().numpy().reshape(len(up), model.heads, -1)
+            latents = fed["latent"].cpu().double().numpy()
+            made = reference.project(latents, heads, np.stack([cos_sin] * len(latents)))
+            found[layer] = RouteInput(anchor, torch.from_numpy(made))
+        return found

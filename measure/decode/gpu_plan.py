@@ -16,8 +16,8 @@ from essim.routing import Early
 from essim.selectors.rocketkv import RocketKV
 from measure.decode.cells import WARM_UP_STEPS, Cell, Plan, Run, grid
 from measure.decode.gpu_cache import PagedKVCache
-from measure.decode.gpu_loop import KV_BLOCK_TOKENS, GpuDecode, make_mailbox
-from measure.decode.gpu_routing import Pages
+from measure.decode.gpu_loop import KV_BLOCK_TOKENS, GpuDecode
+from measure.decode.gpu_routing import Pages, make_mailbox
 from measure.decode.mailbox import GpuMailbox
 from measure.decode.modes import GPU_MODES, check_mode
 from measure.decode.weights import Weights

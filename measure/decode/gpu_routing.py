@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,8 +15,9 @@ from essim.routing import Routing
 from measure.decode.gpu_cache import BLOCK_PAGES, PagedKVCache, paged, planes
 from measure.decode.gpu_kernels import widen
 from measure.decode.mailbox import GpuMailbox
+from measure.decode.weights import Weights
 from measure.kernels import projection
-from measure.kernels.router_abi import Kind
+from measure.kernels.router_abi import Kind, RouterShape
 from measure.kernels.router_fused import FusedRouter
 from measure.kernels.router_stepwise import StepwiseRouter
 
@@ -207,3 +209,40 @@ class PoolRouting:
         if self._asked is not None:
             self.mailbox.take(self._indices[self._asked])
             self._asked = None
+
+
+def make_mailbox(
+    weights: Weights,
+    cache: PagedKVCache,
+    pages: Pages,
+    threads: int,
+    rank: int,
+    *,
+    pin: bool = True,
+    noise: int | None = None,
+) -> GpuMailbox:
+    """Return a pool that any ``cpu-`` mode may use, with the factors of every layer.
+
+    With `noise`, a seed, its summaries are random codes; else they are to be built.
+    """
+    m = weights.model
+    shape = RouterShape(
+        layers=m.layers,
+        batch=len(cache.context),
+        heads=m.heads,
+        kv_heads=m.kv_heads,
+        head_dim=m.head_dim,
+        page_tokens=pages.page_tokens,
+        capacity_tokens=cache.capacity_tokens,
+        top_pages=pages.top,
+        channels=pages.channels,
+        rank=rank,
+    )
+    mailbox = GpuMailbox(shape, threads, cache.context, cache.evicted, pin=pin)
+    if noise is not None:
+        mailbox.router.randomize(noise)
+    mailbox.router.set_rope(np.stack([part.cpu().numpy() for part in cache.rope], axis=1))
+    for layer in range(1, m.layers):
+        up = weights.proxy(layer, rank)[1]
+        mailbox.router.set_up(layer, up.cpu().view(torch.uint16).numpy())
+    return mailbox

@@ -13,26 +13,11 @@ from essim.selectors import Selector
 from essim.step import MAIN_STREAM, Op, decode_step
 from measure.decode.inline_routing import InlineRouting
 from measure.decode.kv_cache import KVCache
+from measure.decode.loop import RouteInput
 from measure.decode.pool_routing import PoolRouting
 from measure.decode.weights import Weights
 from measure.kernels import torch_flow as flow
 from measure.kernels.reference import from_bf16
-
-
-@dataclass(frozen=True)
-class RouteInput:
-    """What routing of a layer was fed in the last step.
-
-    Attributes
-    ----------
-    anchor
-        Hidden states of an early query [b, hidden]; None where the layer's own query was used.
-    query
-        The query that pages were scored with [b, H, D], rounded as the router had it.
-    """
-
-    anchor: Tensor | None
-    query: Tensor
 
 
 @dataclass(frozen=True)
