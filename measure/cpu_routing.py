@@ -18,8 +18,8 @@ from measure.kernels.reference import rope_table
 from measure.kernels.router_abi import RouterShape
 from measure.kernels.router_library import router_hash
 
-# Enough calls for a 99th percentile.
-_ROUTER_CALLS = 2000
+# Enough calls for a 99th percentile, and as many as warming up may take.
+_ROUTER_CALLS, _WARM_UP_CALLS = 2000, 1000
 
 
 def routing_benches(plan: Plan) -> list[Bench]:
@@ -143,7 +143,7 @@ def _cpu_route(plan: Plan) -> Bench:
     def prepare(place: Place) -> Ready:
         threads, batch, tokens = (int(place[a]) for a in ("threads", "batch", "context_tokens"))
         with filled_router(plan, threads, batch, tokens) as router:
-            seconds = iter(sample(router, LATENT, tokens, 20e-6, 2 * _ROUTER_CALLS))
+            seconds = iter(sample(router, LATENT, tokens, 20e-6, _WARM_UP_CALLS + _ROUTER_CALLS))
         pages = (tokens - 1) // plan.page_tokens
         weights = plan.rank * m.q_width * 2
         moved = weights + batch * m.kv_heads * pages * plan.channels
@@ -161,7 +161,7 @@ def _cpu_update(plan: Plan) -> Bench:
         threads, batch = int(place["threads"]), int(place["batch"])
         tokens = plan.contexts[0]
         with filled_router(plan, threads, batch, tokens) as router:
-            seconds = iter(sample_updates(router, tokens, 20e-6, 2 * _ROUTER_CALLS))
+            seconds = iter(sample_updates(router, tokens, 20e-6, _WARM_UP_CALLS + _ROUTER_CALLS))
         return Ready(lambda: float(next(seconds)), batch * m.kv_width * 4, _ROUTER_CALLS)
 
     axes = {"threads": plan.threads, "batch": plan.batches}
