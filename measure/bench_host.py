@@ -1,13 +1,15 @@
-"""What slows the CPU router: ``python -m measure.bench_host --out DIR`` writes ``host.csv``.
+"""The host beside a GPU: ``python -m measure.bench_host --out DIR``.
 
-A router alone, beside a GPU that copies to and from the host without pause, and beside routers of
-other GPUs on the same host. Each router has its own process and its own share of the CPUs.
+``host.csv``: the CPU router alone, beside a GPU that copies to and from the host without pause, and
+beside routers of other GPUs on the same host. Each router has its own process and its own share of
+the CPUs. ``links.csv``: copies to and from pinned memory inside a CUDA graph, over their size.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ import torch
 
 from measure.cpu import ROUTER_PLAN
 from measure.cpu_routing import filled_router
-from measure.gpu import copy_launch
+from measure.gpu import capture, copy_launch, replay_s
 from measure.kernels.bench_cpu_router import LATENT, sample
 from measure.machine import thread_count
 
@@ -29,6 +31,8 @@ COLUMNS = (
     *("mean_us", "p50_us", "p99_us", "slowdown_frac"),
 )
 _COPY_BYTES = 32 << 20
+COPY_BYTES = (256, 8192, 65536, 1 << 20, 8 << 20, 32 << 20, 128 << 20)
+_COPIES = 16
 
 
 def route(
@@ -102,18 +106,37 @@ def rows(calls: int) -> list[dict[str, object]]:
     return found
 
 
+def link_rows() -> list[dict[str, object]]:
+    """A row a direction and size of copy: microseconds in a chain, and the rate."""
+    found: list[dict[str, object]] = []
+    for way, size_bytes in itertools.product(("d2h", "h2d"), COPY_BYTES):
+        launch = copy_launch(size_bytes, down=way == "d2h")
+        graph = capture([launch] * _COPIES)
+        seconds = float(np.median(replay_s(graph, 20))) / _COPIES
+        row = {"link": way, "size_bytes": size_bytes, "copy_us": round(seconds * 1e6, 3)}
+        found.append(row | {"gb_per_s": round(size_bytes / seconds / 1e9, 2)})
+        print(*found[-1].values(), flush=True)
+    return found
+
+
+def write(file: Path, table: list[dict[str, object]]) -> None:
+    """Write rows as CSV."""
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+
+
 def main() -> None:
-    """Time every case and write the table."""
+    """Time every case and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--calls", type=int, default=1000)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    table = rows(args.calls)
-    with (args.out / "host.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(table)
+    if torch.cuda.is_available():
+        write(args.out / "links.csv", link_rows())
+    write(args.out / "host.csv", rows(args.calls))
 
 
 if __name__ == "__main__":

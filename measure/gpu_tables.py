@@ -7,6 +7,7 @@ on inputs that rotate so that what a decode step finds cold is cold.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -141,6 +142,8 @@ def router_benches() -> list[Bench]:
         ], moved
 
     def proxy(place: Place) -> tuple[list[Launch], int]:
+        if place["projection_rank"] == "full":
+            return _full_proxies(int(place["batch"]))
         return _proxies(int(place["batch"]), down_only=False)
 
     def down(place: Place) -> tuple[list[Launch], int]:
@@ -158,7 +161,13 @@ def router_benches() -> list[Bench]:
             slot="attention",
         ),
         gpu_bench("gpu_route_stepwise", axes, stepwise, ROUTER, dtype="e5m2", slot="attention"),
-        gpu_bench("gpu_proxy", batch, proxy, weights | HEADS),
+        gpu_bench(
+            "gpu_proxy",
+            batch,
+            proxy,
+            HEADS | {"hidden": [SHAPE.hidden], "projection_rank": [SHAPE.rank, "full"]},
+            keys={"projection_rank": (SHAPE.rank, "full")},
+        ),
         gpu_bench("proxy_down", batch, down, weights, slot="anchor"),
     ]
 
@@ -189,6 +198,22 @@ def _proxies(batch: int, *, down_only: bool) -> tuple[list[Launch], int]:
         for _ in range(cold_sets(moved))
     ]
     return launches, moved
+
+
+def _full_proxies(batch: int) -> tuple[list[Launch], int]:
+    """Return the proxy projection by the whole W_q, on rotating weights."""
+    table = torch.as_tensor(rope_table(4096, SHAPE.dim)).cuda()
+    anchor, normed = (torch.randn(batch, SHAPE.hidden).bfloat16() for _ in range(2))
+    gain, context = torch.ones(SHAPE.hidden).bfloat16(), torch.full((batch,), 4096).int()
+    group, width = SHAPE.heads // SHAPE.kv_heads, SHAPE.heads * SHAPE.dim
+    query = torch.empty(batch, SHAPE.kv_heads, group, SHAPE.dim).bfloat16()
+    moved = width * SHAPE.hidden * 2
+    weights = [torch.randn(width, SHAPE.hidden).bfloat16() for _ in range(cold_sets(moved))]
+
+    def launch(weight: torch.Tensor) -> None:
+        projection.project_full(anchor, gain, weight, table, context, normed, query)
+
+    return [partial(launch, weight) for weight in weights], moved
 
 
 def side_stream_bench() -> Bench:

@@ -50,6 +50,7 @@ def _gpu_proxy(case: Case, point: Point) -> Work:
     return Work(
         "gpu_proxy",
         axes={"batch": point.batch},
+        keys={"projection_rank": case.routing.projection_rank or "full"},
         byte_count=float(weights * case.model.activation_bytes),
         flops=2.0 * weights * point.batch,
         launches=3,
