@@ -38,9 +38,10 @@ def step_percentiles_s(
     if not factors:
         return None
     at = np.unique(np.linspace(0, steps - 1, min(steps, _STEPS)).astype(np.int64))
-    rows = _rows(run, at, factors)
+    # The first step of a draw runs twice: what it finds still busy is then its own draw's.
+    rows = _rows(run, np.concatenate((at[:1], at)), factors)
     (ends,) = finish(run.ops, rows, [Graph.of(run.ops).last_main])
-    drawn = ends.reshape(DRAWS, len(at)).mean(axis=1) / run.step_ps[at].mean()
+    drawn = ends.reshape(DRAWS, -1)[:, 1:].mean(axis=1) / run.step_ps[at].mean()
     mean_ps = run.step_ps[:steps].mean()
     # Steps differ from one to the next by the router's calls: their mean does so less.
     call_ps = np.diff(run.step_ps[:steps]).std() / np.sqrt(2) if steps > 2 else 0.0

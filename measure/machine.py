@@ -116,7 +116,7 @@ def machine_facts(
         "threads": thread_count(root),
         "caches": caches(root),
         "memory_bytes": memory_bytes(root),
-        "kernel": platform.release(),
+        "kernel": platform.release().split("-")[0],
         "compiler": compiled_by,
         "python": platform.python_version(),
         "libraries": {name: library_version(name) for name in libraries},

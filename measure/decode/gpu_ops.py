@@ -97,11 +97,14 @@ class StepProgram:
         self.captured: dict[int, dict[str, Tensor]] = {}
         self._capture = capture
         self._added: Tensor | None = None  # what the next norm adds to the residual stream
+        self._first_routed = 0
         self._waiting: list[Op] = []  # for that norm
+        self._forked: SideRouting | None = None  # reads the residual stream until released
         self._keys: list[int] = []  # layers whose new keys the pool does not have yet
 
     def ops(self, selector: Selector) -> list[StepOp]:
         """Return the step's ops."""
+        self._first_routed = selector.dense_layers()
         made: list[StepOp] = []
         for op in decode_step(self.weights.model, selector, self.routing):
             stage = op.name.partition(".")[0]
@@ -136,7 +139,16 @@ class StepProgram:
 
     def _norm(self, gain: Tensor) -> Launch:
         added, self._added = self._added, None
-        return partial(flow.rms_norm, self.b.residual, gain, self.b.normed, added)
+        norm = partial(flow.rms_norm, self.b.residual, gain, self.b.normed, added)
+        side, self._forked = self._forked, None
+        if side is None:
+            return norm
+
+        def released() -> None:
+            side.release()
+            norm()
+
+        return released
 
     def _norm1(self, layer: int) -> Launch:
         return self._norm(self.weights.layers[layer].norm1)
@@ -152,7 +164,7 @@ class StepProgram:
 
     def _rope(self, layer: int) -> Launch:
         b, cache = self.b, self.cache
-        if layer > 0 and isinstance(self.chooser, PoolRouting):
+        if layer >= self._first_routed and isinstance(self.chooser, PoolRouting):
             self._keys.append(layer)
         fresh = b.fresh[layer]
         return partial(rope_append, b.qkv, cache.cos_sin, b.queries, cache.layers[layer], fresh)
@@ -160,7 +172,7 @@ class StepProgram:
     def _attn(self, layer: int) -> Launch:
         cache, queries = self.cache.layers[layer], self.b.queries
         attention: Attention
-        if layer == 0 or self.chooser is None:
+        if layer < self._first_routed or self.chooser is None:
             attention = dense_attention(queries, cache, self.cache.capacity_tokens)
             launch: Launch = attention
         else:
@@ -223,6 +235,7 @@ class StepProgram:
     def _proxy(self, layer: int) -> Launch:
         assert isinstance(self.chooser, SideRouting)
         fork = partial(self.chooser.fork, layer, self.b.residual)
+        self._forked = self.chooser
         return self._seen(layer, fork, anchor=self.b.residual)
 
     def _proxy_down(self, layer: int) -> Launch:

@@ -148,7 +148,7 @@ class SideRouting:
         self.routers, self.factors = routers, factors
         self.latents, self.proxy = latents, proxy
         self.queries = {layer: torch.empty_like(proxy) for layer in factors} if keep else {}
-        self.stream = torch.cuda.Stream()
+        self.stream, self._read = torch.cuda.Stream(), torch.cuda.Event()
 
     def fork(self, layer: int, anchor: Tensor) -> None:
         """Launch for a target layer: the key of the layer before, proxy query, scan."""
@@ -156,6 +156,7 @@ class SideRouting:
         cache, own = self.routers.cache, self.factors[layer]
         with torch.cuda.stream(self.stream):
             projection.project_down(anchor, own.down, self.latents)
+            self._read.record()
             projection.project_up(self.latents, own.up, cache.cos_sin, cache.context, self.proxy)
             if self.queries:
                 self.queries[layer].copy_(self.proxy)
@@ -163,8 +164,12 @@ class SideRouting:
             if layer - 1 in self.routers.routers:
                 self.routers.update(layer - 1)
 
+    def release(self) -> None:
+        """Launch: the main stream waits until the anchor has been read, and may change it."""
+        torch.cuda.current_stream().wait_event(self._read)
+
     def join(self) -> None:
-        """Launch: the main stream waits."""
+        """Launch: the main stream waits for the pages."""
         torch.cuda.current_stream().wait_stream(self.stream)
 
 
@@ -195,8 +200,10 @@ class PoolRouting:
         self._asked = layer
 
     def post_keys(self, layers: list[int]) -> None:
-        """Launch: hand new keys over by themselves."""
-        for layer in layers:
+        """Launch: hand new keys over by themselves, each into a free slot."""
+        for number, layer in enumerate(layers):
+            if number:  # a publish takes one slot, and the last take left one
+                self.mailbox.take(None)
             self.mailbox.publish(None, (layer, self._fresh[layer]))
 
     def take(self, layer: int) -> None:

@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kThreads) publish(Publish p) {
   if (gridDim.x > 1) {
     __threadfence_system();
     if (atomicAdd(&p.state->blocks, 1) != gridDim.x - 1) return;
+    __threadfence_system();  // what the other blocks wrote comes before the flags
     p.state->blocks = 0;
   }
   if (p.keys && p.update_first) post_update(p);
@@ -81,7 +82,8 @@ __global__ void __launch_bounds__(kThreads) publish(Publish p) {
 
 // Wait for the last route's answer, and until at most kSlots - 1 updates are outstanding, so that
 // the next has a slot; then copy the indices. An answer that does not come within the limit sets
-// `failed`, and nobody waits any more: the graph ends, and the host reports.
+// `failed`, and nobody waits any more: the graph ends, and the host reports. Without words to copy it
+// is a wait alone.
 __global__ void __launch_bounds__(kThreads)
     take(const uint8_t* box, State* state, const uint4* answer, uint4* indices, int words,
          uint64_t limit_ns) {

@@ -73,8 +73,6 @@ class GpuMailbox:
         self.router = Router(shape, threads, pin=pin, mailbox=view)
         self._state = torch.zeros(4, dtype=torch.int32, device=context.device)
         self._context, self._evicted = context, evicted
-        if shape.batch > MOST_BATCH:
-            raise InputError(f"a mailbox for {shape.batch} sequences", f"At most {MOST_BATCH}")
 
     def publish(
         self,
@@ -121,14 +119,16 @@ class GpuMailbox:
         stream = ctypes.c_void_p(stream_handle())
         check(library().essim_box_publish(ctypes.byref(arguments), stream), "publish")
 
-    def take(self, indices: Tensor) -> None:
-        """Launch: wait for the last route's answer and copy its page indices."""
+    def take(self, indices: Tensor | None) -> None:
+        """Launch: wait for the last route's answer and for a free update slot; copy the pages."""
+        if indices is not None and (indices.nbytes % 16 or not indices.is_contiguous()):
+            raise InputError(f"mailbox: {indices.nbytes} bytes", "Contiguous, a multiple of 16")
         code = library().essim_box_take(
             ctypes.c_void_p(self._memory.data_ptr()),
             ctypes.c_void_p(self._state.data_ptr()),
             ctypes.c_int64(self.router.layout.indices),
-            ctypes.c_void_p(indices.data_ptr()),
-            indices.nbytes // 16,
+            ctypes.c_void_p(None if indices is None else indices.data_ptr()),
+            0 if indices is None else indices.nbytes // 16,
             ctypes.c_uint64(int(LIMIT_S * 1e9)),
             ctypes.c_void_p(stream_handle()),
         )
@@ -150,6 +150,8 @@ class GpuMailbox:
 
 def advance(context: Tensor) -> None:
     """Launch: one more token in each sequence, int32 [batch]."""
+    if len(context) > MOST_BATCH:
+        raise InputError(f"{len(context)} sequences", f"At most {MOST_BATCH}")
     pointer, stream = ctypes.c_void_p(context.data_ptr()), ctypes.c_void_p(stream_handle())
     check(library().essim_advance(pointer, len(context), stream), "advance")
 

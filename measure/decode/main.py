@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from essim.errors import EssimError
+from essim.errors import EssimError, InputError
 from measure.decode import cells, cpu_plan
 from measure.machine import machine_facts
 from measure.table import Progress
@@ -25,9 +25,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="python -m measure.decode", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--quick", action="store_true", help="few cells: minutes, not half an hour")
+    parser.add_argument("--quick", action="store_true", help="few cells: minutes, not an hour")
     parser.add_argument("--modes", type=lambda text: text.split(","), metavar="A,B")
-    parser.add_argument("--steps", type=int, help="timed steps a cell and repetition")
+    parser.add_argument("--steps", type=whole, help="timed steps a cell and repetition")
     parser.add_argument("--trace", action="store_true", help="also one traced step a mode")
     return parser.parse_args(arguments)
 
@@ -41,14 +41,47 @@ def plan_of_this_machine(modes: Sequence[str] | None, quick: bool, steps: int | 
 
 
 def write_provenance(file: Path, plan: cells.Plan, arguments: Sequence[str]) -> None:
-    """Write the machine, the command and the plan."""
+    """Write the machine, the plan and the command; earlier commands of the same run stay.
+
+    Raises
+    ------
+    InputError
+        If what lies there was measured with another number of steps.
+    """
     facts = machine_facts(("torch", "numpy", "essim"))
+    command = " ".join(("python -m measure.decode", *without_folder(arguments)))
+    earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if earlier and earlier["steps"] != plan.steps:
+        raise InputError(
+            f"measured with {earlier['steps']} steps a cell, now {plan.steps}",
+            "Measure into another folder",
+            file=file,
+        )
     about = facts | plan.facts
-    about |= {"command": " ".join(("python -m measure.decode", *arguments))}
     about |= {"cells": len(plan.cells), "repetitions": cells.REPETITIONS, "steps": plan.steps}
     about |= {"source_hash": plan.source_hash}
+    about |= {"commands": [*earlier.get("commands", []), f"{facts['date']} {command}"]}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def without_folder(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with DIR for the folder, which says nothing about the run."""
+    found = list(arguments)
+    for at, argument in enumerate(arguments):
+        if argument == "--out":
+            found[at + 1] = "DIR"
+        elif argument.startswith("--out="):
+            found[at] = "--out=DIR"
+    return found
+
+
+def whole(text: str) -> int:
+    """Return a positive whole number."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def tell(progress: Progress) -> None:
