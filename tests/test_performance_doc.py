@@ -40,32 +40,74 @@ def documented_kernels() -> dict[str, tuple[float, float]]:
     quest = "Quest router, 32768 tokens, a {} head chooses"
     # Tokens and pages before the tail page, which a router does not score.
     scan = floor_us(2047 * KV, 2)
-    return found | {
-        "dense attention, 12288 tokens": (
-            table_us("attn_dense", 1, 12288),
-            floor_us(12288 * KV, 2),
+    return (
+        found
+        | {
+            "dense attention, 12288 tokens": (
+                table_us("attn_dense", 1, 12288),
+                floor_us(12288 * KV, 2),
+            ),
+            "dense attention, 12288 tokens, batch 8": (
+                table_us("attn_dense", 8, 12288),
+                floor_us(8 * 12288 * KV, 2),
+            ),
+            sparse: (
+                table_us("attn_sparse", 1, 128, page_tokens=4, kv_block_tokens=4),
+                floor_us(132 * KV, 1),
+            ),
+            paged: (
+                table_us("attn_sparse", 1, 2032, page_tokens=16, kv_block_tokens=16),
+                floor_us(2048 * KV, 2),
+            ),
+            "fused router": (table_us("gpu_route_fused", 1, 4096), floor_us(8 * 1023 * 32, 1)),
+            "stepwise router": (
+                table_us("gpu_route_stepwise", 1, 4096),
+                floor_us(8 * 1023 * 256, 6),
+            ),
+            quest.format("query"): (table_us("gpu_route_quest", 1, 32768, per="query_head"), scan),
+            quest.format("KV"): (table_us("gpu_route_quest", 1, 32768, per="kv_head"), scan),
+            "exact top-k router, 32768 tokens": (
+                table_us("gpu_route_exact_topk", 1, 32768),
+                floor_us(32768 * KEYS, 4),
+            ),
+            "norm with residual": (table_us("norm", 1), floor_us(3 * 4096 * 2, 1)),
+        }
+        | small_and_prefill()
+    )
+
+
+def small_and_prefill() -> dict[str, tuple[float, float]]:
+    """The rest of a layer, its ends, the hand-over, and what a prompt of 40960 tokens needs."""
+    prompt, latent, key = 40960, 2 * 128, KEYS
+    flops = 4 * prompt**2 / 2 * 32 * 128
+    return {
+        "RoPE and KV append": (table_us("rope", 1), floor_us(2 * 6144 * 2, 1)),
+        "SiLU times the other half": (table_us("act", 1), floor_us(3 * 14336 * 2, 1)),
+        "embedding": (table_us("embed", 1), floor_us(2 * 4096 * 2, 1)),
+        "LM head and sampling": (table_us("head", 1), floor_us(128256 * 4096 * 2, 3)),
+        "proxy query, rank 128": (
+            table_us("gpu_proxy", 1, projection_rank=128),
+            floor_us(2 * 128 * 4096 * 2, 2),
         ),
-        "dense attention, 12288 tokens, batch 8": (
-            table_us("attn_dense", 8, 12288),
-            floor_us(8 * 12288 * KV, 2),
+        "down-projection, rank 128": (table_us("proxy_down", 1), floor_us(128 * 4096 * 2, 1)),
+        "publish of latent and key": (table_us("publish", latent + key), floor_us(0, 1)),
+        "await, 1 KiB of indices": (table_us("await", 1024), floor_us(0, 1)),
+        "prefill attention, 40960 tokens": (
+            table_us("attn_prefill", prompt),
+            flops / H200.spec.gpu.bf16_flops_per_s.value * 1e6,
         ),
-        sparse: (
-            table_us("attn_sparse", 1, 128, page_tokens=4, kv_block_tokens=4),
-            floor_us(132 * KV, 1),
+        "stage 1, 40960 tokens": (
+            table_us("stage1_select", prompt),
+            floor_us(prompt * KEYS + 2 * 4096 * KV, 1),
         ),
-        paged: (
-            table_us("attn_sparse", 1, 2032, page_tokens=16, kv_block_tokens=16),
-            floor_us(2048 * KV, 2),
+        "page summaries of 4096 kept tokens": (
+            table_us("summary_build", prompt),
+            floor_us(4096 * (KEYS + 512 * 1), 1),
         ),
-        "fused router": (table_us("gpu_route_fused", 1, 4096), floor_us(8 * 1023 * 32, 1)),
-        "stepwise router": (table_us("gpu_route_stepwise", 1, 4096), floor_us(8 * 1023 * 256, 6)),
-        quest.format("query"): (table_us("gpu_route_quest", 1, 32768, per="query_head"), scan),
-        quest.format("KV"): (table_us("gpu_route_quest", 1, 32768, per="kv_head"), scan),
-        "exact top-k router, 32768 tokens": (
-            table_us("gpu_route_exact_topk", 1, 32768),
-            floor_us(32768 * KEYS, 4),
+        "Quest summaries of 40960 tokens": (
+            table_us("summary_build_quest", prompt),
+            floor_us(prompt * (KEYS + 2 * KEYS / 16), 1),
         ),
-        "norm with residual": (table_us("norm", 1), floor_us(3 * 4096 * 2, 1)),
     }
 
 
