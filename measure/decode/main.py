@@ -40,12 +40,16 @@ def plan_of_this_machine(modes: Sequence[str] | None, quick: bool, steps: int | 
     return cpu_plan.make_plan(modes, quick, steps)
 
 
-def write_provenance(file: Path, plan: cells.Plan, arguments: Sequence[str]) -> None:
+def write_provenance(file: Path, plan: cells.Plan, command: str) -> None:
     """Write the machine, the command and the plan."""
     facts = machine_facts(("torch", "numpy", "essim"))
     about = facts | plan.facts
-    about |= {"command": " ".join(("python -m measure.decode", *arguments))}
-    about |= {"cells": len(plan.cells), "repetitions": cells.REPETITIONS, "steps": plan.steps}
+    about |= {
+        "command": command,
+        "cells": len(plan.cells),
+        "repetitions": cells.REPETITIONS,
+        "steps": plan.steps,
+    }
     about |= {"source_hash": plan.source_hash}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -63,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(given)
     try:
         plan = plan_of_this_machine(options.modes, options.quick, options.steps)
-        write_provenance(options.out / "provenance.json", plan, given)
+        command = " ".join(("python -m measure.decode", *given))
+        write_provenance(options.out / "provenance.json", plan, command)
         cells.run(plan, options.out / "decode.csv", tell)
         if options.trace:
             cells.write_traces(plan, options.out)
