@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ class Comparison:
         ``cells bias_frac mape_frac worst_frac worst_cell`` of all, by mode, by mode and budget.
     gains
         ``gains mean_points worst_points worst_cell``: how far gains over `BASELINE` are apart, of
-        all and by mode.
+        the same groups.
     coverage
         ``inside cells share_frac low_frac high_frac``; None where nothing has an interval.
     """
@@ -205,43 +205,39 @@ def _add_gains(pairs: Sequence[Row]) -> None:
         pair["gain_error_points"] = 100 * (gains[0] - gains[1])
 
 
-def _errors(pairs: Sequence[Row]) -> list[Row]:
-    """Return the summary of all pairs, then by mode, then by mode and budget where it varies."""
-    rows = [_error("all", None, pairs)]
+def _groups(pairs: Sequence[Row]) -> Iterator[tuple[Row, list[Row]]]:
+    """Yield all pairs, then those of each mode, and of each of its budgets where it has several."""
+    yield {"mode": "all", "attended_tokens": None}, list(pairs)
     for mode in dict.fromkeys(str(pair["mode"]) for pair in pairs):
         own = [pair for pair in pairs if pair["mode"] == mode]
-        rows.append(_error(mode, None, own))
+        yield {"mode": mode, "attended_tokens": None}, own
         budgets = dict.fromkeys(_int(pair, "attended_tokens") for pair in own)
         for budget in budgets if mode != DENSE and len(budgets) > 1 else ():
-            rows.append(_error(mode, budget, [p for p in own if p["attended_tokens"] == budget]))
+            name: Row = {"mode": mode, "attended_tokens": budget}
+            yield name, [pair for pair in own if pair["attended_tokens"] == budget]
+
+
+def _errors(pairs: Sequence[Row]) -> list[Row]:
+    rows = []
+    for group, own in _groups(pairs):
+        errors = [_float(pair, "error_frac") for pair in own]
+        worst = max(own, key=lambda pair: abs(_float(pair, "error_frac")))
+        summary: Row = {"cells": len(own), "bias_frac": statistics.fmean(errors)}
+        summary |= {"mape_frac": statistics.fmean(map(abs, errors))}
+        summary |= {"worst_frac": worst["error_frac"], "worst_cell": cell_text(worst)}
+        rows.append(group | summary)
     return rows
-
-
-def _error(mode: str, budget: int | None, pairs: Sequence[Row]) -> Row:
-    errors = [_float(pair, "error_frac") for pair in pairs]
-    worst = max(pairs, key=lambda pair: abs(_float(pair, "error_frac")))
-    return {
-        "mode": mode,
-        "attended_tokens": budget,
-        "cells": len(pairs),
-        "bias_frac": statistics.fmean(errors),
-        "mape_frac": statistics.fmean(map(abs, errors)),
-        "worst_frac": worst["error_frac"],
-        "worst_cell": cell_text(worst),
-    }
 
 
 def _gains(pairs: Sequence[Row]) -> list[Row]:
     known = [pair for pair in pairs if pair["gain_error_points"] is not None]
-    modes = dict.fromkeys(str(pair["mode"]) for pair in known)
-    groups = {"all": known} | {m: [p for p in known if p["mode"] == m] for m in modes}
     rows: list[Row] = []
-    for mode, own in groups.items() if known else ():
+    for group, own in _groups(known) if known else ():
         worst = max(own, key=lambda pair: abs(_float(pair, "gain_error_points")))
         apart = [abs(_float(pair, "gain_error_points")) for pair in own]
-        row: Row = {"mode": mode, "gains": len(own), "mean_points": statistics.fmean(apart)}
-        row |= {"worst_points": worst["gain_error_points"], "worst_cell": cell_text(worst)}
-        rows.append(row)
+        summary: Row = {"gains": len(own), "mean_points": statistics.fmean(apart)}
+        summary |= {"worst_points": worst["gain_error_points"], "worst_cell": cell_text(worst)}
+        rows.append(group | summary)
     return rows
 
 

@@ -251,10 +251,10 @@ def comparison(result: Comparison, steps: Sequence[Mapping[str, Any]], cells: bo
         low_high = ["predicted_low_s", "predicted_high_s"] if result.coverage else []
         cell = ["mode", "batch", "context_tokens", "attended_tokens"]
         columns(result.pairs, [*cell, "predicted_s", *low_high, "measured_s", "error_frac"])
-    worst = ["worst_frac", "worst_cell"]
-    columns(result.errors, ["mode", "attended_tokens", "cells", "bias_frac", "mape_frac", *worst])
+    group = ["mode", "attended_tokens"]
+    columns(result.errors, [*group, "cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell"])
     if result.gains:
-        columns(result.gains, ["mode", "gains", "mean_points", "worst_points", "worst_cell"])
+        columns(result.gains, [*group, "gains", "mean_points", "worst_points", "worst_cell"])
     for step in steps:
         print(f"{step['of']['mode']}, op by op:")
         shown = ["kind", "predicted_ops", "real_ops", "predicted_s", "real_s", "error_s"]

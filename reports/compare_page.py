@@ -52,8 +52,9 @@ def compare_blocks(
         if figures:
             blocks += [Heading(heading), *(Chart(figure) for figure in figures)]
     if result["gains"]:
-        shown = ["mode", "gains", "mean_points", "worst_points", "worst_cell"]
-        blocks += [Heading("Gains by mode"), Table(result["gains"], shown)]
+        shown = ["gains", "mean_points", "worst_points", "worst_cell"]
+        gains: Rows = result["gains"]
+        blocks += [Heading("Gains by mode"), Table(gains, ["mode", *_budget(gains), *shown])]
     for step in steps:
         blocks += _step(step)
     if points:
