@@ -90,7 +90,7 @@ def validate(
     with tempfile.TemporaryDirectory() as scratch, show.table_progress() as tell:
         folder = out or Path(scratch)
         command = " ".join(("essim validate", scenario, *(f"--set {text}" for text in set_)))
-        runnable, refused = measure_points(points, folder, command, tell)
+        runnable, refused = measure_points(points, folder, command, tell, traces=out is not None)
         measured, facts = read_measured(folder / "decode.csv"), read_facts(folder / "decode.csv")
     result = compared(simulator.rows(runnable), measured, facts)
     result.dropped.extend(refused)

@@ -234,7 +234,9 @@ def _lay_out(figure: Figure, which: str, axis: str, fixed: str, budget: object) 
             "tickvals": ticks,
             "ticktext": [f"{tick:,}" for tick in ticks],
         },
-        yaxis={"title": {"text": (_STEP if which == "s" else _GAIN).heading}},
+        yaxis={
+            "title": {"text": f"mean step, {_STEP.unit}" if which == "s" else f"gain, {_GAIN.unit}"}
+        },
         hovermode="closest",
         meta={"notes": [f"Lines: predicted. Markers: measured.{spread}"]},
     )

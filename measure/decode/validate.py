@@ -33,8 +33,9 @@ def measure_points(
     folder: Path,
     command: str,
     tell: Callable[[str, Progress], None],
+    traces: bool,
 ) -> tuple[list[Scenario], list[Row]]:
-    """Time every point that this machine's loop can run, into ``folder/decode.csv``.
+    """Time every point that this machine's loop can run, into ``folder/decode.csv``; maybe traces.
 
     Returns
     -------
@@ -63,7 +64,8 @@ def measure_points(
     _check_same(file, plan)
     write_provenance(file, plan, command)
     cells.run(plan, folder / "decode.csv", lambda progress: tell("decode steps", progress))
-    cells.write_traces(plan, folder)
+    if traces:
+        cells.write_traces(plan, folder)
     return runnable, refused
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,19 +140,42 @@ sweep:
   routing: [gpu-target, cpu-mid]
 """
 TOLERANCE_FRAC = 0.25
+# Main stream and router fill two cores: what other programs take of them lengthens steps.
+MOST_OTHERS_CORES = 0.25
+
+
+class Neighbours:
+    """What other programs take of this machine's cores from now on."""
+
+    def __init__(self) -> None:
+        self.start_s, self.others_s = time.monotonic(), self._others_s()
+
+    @staticmethod
+    def _others_s() -> float:
+        cpu = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+        user, nice, system, _, _, irq, softirq, steal = (int(ticks) for ticks in cpu)
+        busy = user + nice + system + irq + softirq + steal
+        return busy / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
+
+    def judge(self, holds: bool, what: str) -> None:
+        """Fail unless it holds; on a machine that is not free nothing is shown either way."""
+        cores = (self._others_s() - self.others_s) / (time.monotonic() - self.start_s)
+        if not holds and cores > MOST_OTHERS_CORES:
+            pytest.xfail(f"other programs took {cores:.2f} cores meanwhile; {what}")
+        assert holds, what
 
 
 @needs_two_cores
 def test_a_calibration_of_this_machine_predicts_its_real_steps(measured: Path) -> None:
     (measured / "s.yaml").write_text(VALIDATED)
+    neighbours = Neighbours()
     done = essim("validate", "s.yaml", "--json", cwd=measured)
     assert done.returncode == 0, done.stderr
     pairs = json.loads(done.stdout)["pairs"]
-    assert len(pairs) == 3
+    assert [pair["mode"] for pair in pairs] == ["dense", "gpu-target", "cpu-mid"]
     # The quietest repetition: other programs only ever lengthen a step.
     errors = {p["mode"]: p["predicted_s"] / p["measured_low_s"] - 1 for p in pairs}
-    print(errors)
-    assert {mode: e for mode, e in errors.items() if abs(e) > TOLERANCE_FRAC} == {}
+    neighbours.judge(max(map(abs, errors.values())) <= TOLERANCE_FRAC, f"errors {errors}")
 
 
 # Many query heads over a long context in pages of one token make the router long; the MLP is there
@@ -169,7 +194,7 @@ WIDE = ModelShape(
     kv_dtype="fp32",
 )
 PAGES = RocketKV(prompt_budget=8192, page_tokens=1, top_pages=64, kv_block_tokens=1)
-BATCH, STEPS, ROUNDS = 2, 10, 3
+BATCH, STEPS, ROUNDS = 2, 10, 2
 
 
 def quietest(mode: str, weights: Weights) -> tuple[float, float]:
@@ -187,9 +212,9 @@ def quietest(mode: str, weights: Weights) -> tuple[float, float]:
 
 @needs_two_cores
 def test_early_routing_on_the_cpu_hides_at_least_half_of_the_router() -> None:
-    weights = Weights.random(WIDE, 0)
+    weights, neighbours = Weights.random(WIDE, 0), Neighbours()
     found = [[quietest(mode, weights) for mode in ("cpu-target", "cpu-mid")] for _ in range(ROUNDS)]
     target_s, mid_s = (min(run[i][0] for run in found) for i in (0, 1))
     router_s = min(run[0][1] for run in found)
-
-    assert target_s - mid_s >= router_s / 2
+    what = f"{target_s} s, early {mid_s} s, router {router_s} s"
+    neighbours.judge(target_s - mid_s >= router_s / 2, what)
