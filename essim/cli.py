@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,10 +21,11 @@ from essim.options import (
     progress,
     say_written,
     shows_errors,
+    warn_of_old_kernels,
 )
+from essim.validation import compare, validate
 
 if TYPE_CHECKING:
-    from essim.hardware import HardwareProfile
     from essim.scenario import Scenario
     from essim.simulate import Simulator
 
@@ -198,6 +198,10 @@ def measure(
     show.entries(listing.tables(written))
 
 
+app.command()(shows_errors(compare))
+app.command()(shows_errors(validate))
+
+
 @app.command("list")
 @shows_errors
 def list_(what: What, as_json: JsonOption = False) -> None:
@@ -235,14 +239,10 @@ def _load(
     scenario: str, overrides: list[str], engine: Engine, strict: bool, seed: int
 ) -> tuple[Path, Scenario, list[Scenario], Simulator]:
     """Return the scenario's file, base point, grid points, and a simulator for them."""
-    from essim.hardware import shipped
-    from essim.scenario import load_scenario
+    from essim.scenario import find_scenario, load_scenario
     from essim.simulate import Simulator
 
-    file = Path(scenario)
-    by_name = shipped("scenarios") / f"{scenario}.yaml"
-    if not file.exists() and by_name.exists():
-        file = by_name
+    file = find_scenario(scenario)
     base, points = load_scenario(file, overrides)
     simulator = Simulator(file.parent, engine.value, strict, seed)
     return file, base, points, simulator
@@ -255,20 +255,7 @@ def _manifest(
     from essim.results import manifest
 
     profiles = [simulator.profile(n) for n in dict.fromkeys(point.hardware for point in points)]
-    _warn_of_old_kernels(profiles)
+    warn_of_old_kernels(profiles)
     about = manifest(file, overrides, profiles)
     engine = pick_engine(simulator.engine)[0]
     return about | {"engine": engine, "seed": simulator.seed, "strict": simulator.strict}
-
-
-def _warn_of_old_kernels(profiles: list[HardwareProfile]) -> None:
-    """Warn of tables that were measured with kernels that have changed since."""
-    from measure.hashes import stale_tables
-
-    for profile in profiles:
-        stale = stale_tables(profile)
-        if stale:
-            names = " ".join(stale)
-            warnings.warn(
-                f"{profile.spec.name}: measured with older kernels: {names}", stacklevel=2
-            )

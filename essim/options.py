@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
 from essim.errors import EssimError
+
+if TYPE_CHECKING:
+    from essim.hardware import HardwareProfile
 
 P = ParamSpec("P")
 
@@ -91,3 +94,16 @@ def progress(total: int) -> Iterator[Callable[[], None]]:
 def print_json(content: object) -> None:
     """Print one JSON object on stdout; numbers that are not finite are an error."""
     print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def warn_of_old_kernels(profiles: Sequence[HardwareProfile]) -> None:
+    """Warn of tables that were measured with kernels that have changed since."""
+    from measure.hashes import stale_tables
+
+    for profile in profiles:
+        stale = stale_tables(profile)
+        if stale:
+            names = " ".join(stale)
+            warnings.warn(
+                f"{profile.spec.name}: measured with older kernels: {names}", stacklevel=2
+            )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from essim.compare import Comparison
 from essim.errors import InputError
 from essim.results import Row, differing
 from essim.scenario import Scenario
@@ -69,7 +70,11 @@ def step_files(
     timeline = Timeline.of(simulator.decode(base), chosen - 1)
     files = {}
     if trace is not None:
-        files[trace] = (json.dumps(timeline.trace(), indent=0) + "\n").encode()
+        load, selector = base.workload, base.resolved_selector()
+        context = selector.kept_prompt_tokens(load.input_tokens) + chosen
+        of = {"mode": base.mode, "batch": load.batch, "context_tokens": context}
+        content = timeline.trace() | {"otherData": of}
+        files[trace] = (json.dumps(content, indent=0) + "\n").encode()
     if html is not None:
         from reports.step_page import step_blocks
 
@@ -77,6 +82,20 @@ def step_files(
         blocks = step_blocks(timeline.rows(), parts, verdict, title, about)
         files[html] = _page(base.name, blocks)
     return files
+
+
+def comparison(
+    result: Comparison,
+    points: Mapping[str, Sequence[tuple[int, int]]],
+    steps: Sequence[Mapping[str, Any]],
+    sentences: Sequence[str],
+    about: Mapping[str, Any],
+) -> bytes:
+    """Return the page of predictions beside a real run."""
+    from reports.compare_page import compare_blocks
+
+    blocks = compare_blocks(result.as_dict(), points, steps, sentences, about)
+    return _page("Predicted and measured decode steps", blocks)
 
 
 def _page(title: str, blocks: Sequence[Block]) -> bytes:

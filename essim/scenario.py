@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from essim.configs import expand_model
 from essim.errors import InputError
-from essim.hardware import find_profile
+from essim.hardware import find_profile, shipped
 from essim.model import ATTENDS, Count, ModelShape
 from essim.routing import PRESETS, Routing, expand_preset
 from essim.selectors import AnySelector, Selector
@@ -103,6 +103,11 @@ class Scenario(Strict):
         load = self.workload
         return self.selector.resolve(load.input_tokens, load.output_tokens, self.model.head_dim)
 
+    @property
+    def mode(self) -> str:
+        """What a real run calls this point: its routing, or ``dense`` where nothing is routed."""
+        return self.routing.name if self.selector.query_conditioned else "dense"
+
     def with_routing(self, preset: str) -> Scenario:
         """Return this point with another routing; settings the preset leaves open stay."""
         fields = self.routing.model_dump() | {"mix": None} | expand_preset(preset)
@@ -111,6 +116,12 @@ class Scenario(Strict):
     def with_dense(self) -> Scenario:
         """Return this point with dense attention over the whole cache."""
         return self.model_copy(update={"selector": Dense()})
+
+
+def find_scenario(name: str) -> Path:
+    """Return the file of a scenario given by path, or by the name of a shipped one."""
+    file, by_name = Path(name), shipped("scenarios") / f"{name}.yaml"
+    return by_name if by_name.exists() and not file.exists() else file
 
 
 def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, list[Scenario]]:
@@ -219,7 +230,11 @@ def _put(data: dict[str, Any], path: Path_, value: Any, folder: Path) -> None:
 
 
 def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path) -> list[Scenario]:
-    """Return every point of the full grid, in file order, the last key fastest."""
+    """Return every point of the full grid, in file order, the last key fastest.
+
+    Of a selector that routes nothing, points that differ in routing are one and the same: it is
+    there once.
+    """
     known = [path for path in key_paths(Scenario) if path.split(".")[0] not in ("sweep", "name")]
     for key in base.sweep:
         if key not in known:
@@ -234,6 +249,7 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path
         raise document.error(f"more than {_MOST_POINTS} points", "Sweep less", at=("sweep",))
     points: list[Scenario] = []
     named: dict[str, int] = {}
+    unrouted: set[str] = set()
     for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):
         point = copy.deepcopy(data) | {"sweep": {}}
         swept: dict[Path_, int | None] = {}
@@ -246,7 +262,13 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path
             except ValueError as error:
                 raise document.value_error(error, at=at) from None
         places = replace(document, overrides=swept | dict(document.overrides))
-        points.append(_checked(point, places, folder))
+        made = _checked(point, places, folder)
+        if not made.selector.query_conditioned:
+            same = repr(made.model_copy(update={"routing": base.routing}))
+            if same in unrouted:
+                continue
+            unrouted.add(same)
+        points.append(made)
         if "model" in base.sweep:
             # Results tell models apart by their names.
             index = indices[list(base.sweep).index("model")]

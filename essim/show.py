@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from essim.compare import Comparison
 from essim.results import Row, differing
 from essim.units import format_bytes, format_seconds
 
@@ -25,6 +26,7 @@ _GAINS = (
     *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac", "output_ceiling_frac"),
     *("gain_over_dense_frac", "dense_ceiling_frac"),
 )
+_ERRORS = ("error_frac", "bias_frac", "worst_frac")
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "step_s"),
     *("exposed_routing_s", "cpu_busy_frac", "output_gain_frac"),
@@ -48,6 +50,19 @@ _HEADINGS = {
     "route_macs": "routing MACs",
     "sparse_macs": "attention MACs",
     "route_share_frac": "routing share",
+    "context_tokens": "context",
+    "attended_tokens": "attended",
+    "predicted_s": "predicted",
+    "measured_s": "measured",
+    "real_s": "real",
+    "error_frac": "error",
+    "error_s": "error",
+    "bias_frac": "bias",
+    "mape_frac": "MAPE",
+    "worst_frac": "worst",
+    "worst_cell": "at",
+    "mean_points": "points apart",
+    "worst_points": "worst",
 }
 PROVISIONAL = "The hardware profile is provisional: first numbers, not a calibration."
 
@@ -79,6 +94,12 @@ def text(key: str, value: object) -> str:
     if isinstance(value, float):
         if key in _GAINS:
             return f"{value:+.1%}"
+        if key in _ERRORS:
+            return f"{value:+.2%}"
+        if key == "mape_frac":
+            return f"{value:.2%}"
+        if key.endswith("_points"):
+            return f"{value:.2f}" if key == "mean_points" else f"{value:+.2f}"
         if key.endswith("_frac"):
             return f"{value:.1%}"
         if key.endswith("_s") and not key.endswith("_per_s"):
@@ -222,6 +243,22 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
         last = place
     _console().print(table)
     print(*facts, sep="\n")
+
+
+def comparison(result: Comparison, steps: Sequence[Mapping[str, Any]], cells: bool) -> None:
+    """Print errors and gains by mode, op by op where steps were traced, and cell by cell."""
+    if cells:
+        low_high = ["predicted_low_s", "predicted_high_s"] if result.coverage else []
+        cell = ["mode", "batch", "context_tokens", "attended_tokens"]
+        columns(result.pairs, [*cell, "predicted_s", *low_high, "measured_s", "error_frac"])
+    group = ["mode", "attended_tokens"]
+    columns(result.errors, [*group, "cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell"])
+    if result.gains:
+        columns(result.gains, [*group, "gains", "mean_points", "worst_points", "worst_cell"])
+    for step in steps:
+        print(f"{step['of']['mode']}, op by op:")
+        shown = ["kind", "predicted_ops", "real_ops", "predicted_s", "real_s", "error_s"]
+        columns(step["errors"], [*shown, "error_frac"])
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from essim.compare import Comparison
 from essim.results import Row, differing
 from essim.scenario import Scenario
 
@@ -190,3 +192,51 @@ def _faster(value: object) -> str:
         return "at an unknown speed"
     gain = float(str(value))
     return f"{abs(gain):.1%} {'faster' if gain >= 0 else 'slower'}"
+
+
+def comparison_verdict(
+    result: Comparison, points: Mapping[str, Sequence[tuple[int, int]]], on_grid: Sequence[Row]
+) -> list[str]:
+    """Return sentences about predictions beside a real run.
+
+    Parameters
+    ----------
+    points
+        Of each table that prices routing or attention, the (batch, context) it was measured at.
+    on_grid
+        The pairs that are such a point.
+    """
+    total = result.errors[0]
+    sentences = [
+        f"{len(result.pairs)} cells are both predicted and measured: bias "
+        f"{_fine(total['bias_frac'])}, MAPE {float(str(total['mape_frac'])):.2%}, worst "
+        f"{_fine(total['worst_frac'])} ({total['worst_cell']})."
+    ]
+    counted = Counter((str(row["side"]), str(row["reason"])) for row in result.dropped)
+    sentences += [f"Dropped, {side}: {n} ({reason})." for (side, reason), n in counted.items()]
+    if result.gains:
+        gain = result.gains[0]
+        sentences.append(
+            f"Gains over gpu-target are {gain['mean_points']:.2f} percentage points apart on "
+            f"average, {gain['worst_points']:+.2f} at worst ({gain['worst_cell']})."
+        )
+    if result.coverage is not None:
+        found = result.coverage
+        sentences.append(
+            f"{found['inside']} of {found['cells']} measured cells are inside their p5..p95 "
+            f"interval: {found['share_frac']:.1%} (95 % sure: {found['low_frac']:.1%} to "
+            f"{found['high_frac']:.1%})."
+        )
+    if points:
+        calibrated = len({point for own in points.values() for point in own})
+        settings = {(row["batch"], row["context_tokens"]) for row in result.pairs}
+        sentences.append(
+            f"Calibration has {calibrated} points (batch, context), this run {len(settings)}; "
+            f"{len(on_grid) or 'none'} of its {len(result.pairs)} cells "
+            f"{'is' if len(on_grid) == 1 else 'are'} on one of them."
+        )
+    return sentences
+
+
+def _fine(value: object) -> str:
+    return f"{float(str(value)):+.2%}"

@@ -100,6 +100,24 @@ _KNOWN = {
             Column(f"{what}_s", what.replace("_", " "), "us", 1e6, 3)
             for what in ("time", "start", "end", "wait", "exposed", "window", "window_start")
         ),
+        *(
+            Column(f"{side}{end}_s", f"{side}{end}".replace("_", " "), "ms", 1e3, 3)
+            for side in ("predicted", "measured")
+            for end in ("", "_low", "_high")
+        ),
+        Column("real_s", "real", "us", 1e6, 3),
+        Column("error_s", "error", "us", 1e6, 3, signed=True),
+        *(
+            Column(f"{key}_frac", label, "%", 100.0, 2, signed=key != "mape")
+            for key, label in (
+                *(("error", "error"), ("bias", "bias"), ("mape", "MAPE"), ("worst", "worst")),
+                *(("predicted_gain", "predicted gain"), ("measured_gain", "measured gain")),
+            )
+        ),
+        Column("mean_points", "apart on average", "points", 1.0, 2),
+        Column("worst_points", "worst", "points", 1.0, 2, signed=True),
+        Column("gain_error_points", "gains apart", "points", 1.0, 2, signed=True),
+        Column("worst_cell", "at"),
         Column("prefill_s", "prefill", "s", 1.0, 3),
         Column("decode_s", "decode", "s", 1.0, 3),
         Column("step_s", "mean step", "ms", 1e3, 3),

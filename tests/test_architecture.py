@@ -12,7 +12,7 @@ SOURCES = sorted([*(ROOT / "essim").rglob("*.py"), *(ROOT / "reports").rglob("*.
 
 # Left never imports right; modules in one group may import each other only downwards.
 LAYERS = [
-    ["errors"],
+    ["errors", "binomial"],
     ["units", "yamlfile", "spread", "files"],
     ["parts"],
     ["model", "tables"],
@@ -24,10 +24,12 @@ LAYERS = [
     ["costs"],
     ["scenario"],
     ["results", "memory", "decode"],
-    ["derivation", "figure2", "intervals", "timeline"],
+    ["realrun", "calibration"],
+    ["derivation", "figure2", "intervals", "timeline", "compare"],
     ["simulate"],
     ["breakeven", "verdict", "show", "listing", "pages"],
     ["options"],
+    ["validation"],
     ["cli"],
     ["__main__"],
 ]

@@ -167,10 +167,16 @@ def test_a_swept_key_without_a_column_gets_one(tmp_path: Path) -> None:
     assert "[kv_dtype fp8, model.ffn 8192] cpu-mid decodes" in done.stdout
 
 
-def test_measuring_without_torch_says_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [(["measure"], "measuring"), (["validate", "validate-laptop"], "a real run")],
+)
+def test_measuring_without_torch_says_what_to_install(
+    tmp_path: Path, command: list[str], what: str
+) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')")
-    command = [sys.executable, "-m", "essim", "measure"]
+    command = [sys.executable, "-m", "essim", *command]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 4
-    assert done.stderr == "measuring needs torch. pip install 'essim[measure]'\n"
+    assert done.stderr == f"{what} needs torch. pip install 'essim[measure]'\n"

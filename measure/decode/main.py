@@ -40,7 +40,7 @@ def plan_of_this_machine(modes: Sequence[str] | None, quick: bool, steps: int | 
     return cpu_plan.make_plan(modes, quick, steps)
 
 
-def write_provenance(file: Path, plan: cells.Plan, arguments: Sequence[str]) -> None:
+def write_provenance(file: Path, plan: cells.Plan, command: str) -> None:
     """Write the machine, the plan and the command; earlier commands of the same run stay.
 
     Raises
@@ -49,7 +49,6 @@ def write_provenance(file: Path, plan: cells.Plan, arguments: Sequence[str]) -> 
         If what lies there was measured with another number of steps.
     """
     facts = machine_facts(("torch", "numpy", "essim"))
-    command = " ".join(("python -m measure.decode", *without_folder(arguments)))
     earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if earlier and earlier["steps"] != plan.steps:
         raise InputError(
@@ -96,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(given)
     try:
         plan = plan_of_this_machine(options.modes, options.quick, options.steps)
-        write_provenance(options.out / "provenance.json", plan, given)
+        command = " ".join(("python -m measure.decode", *without_folder(given)))
+        write_provenance(options.out / "provenance.json", plan, command)
         cells.run(plan, options.out / "decode.csv", tell)
         if options.trace:
             cells.write_traces(plan, options.out)

@@ -1,7 +1,11 @@
-"""A tiny model and decode runs of it, for tests."""
+"""A tiny model, decode runs of it, and the command line, for tests."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from essim.model import ModelShape
@@ -39,3 +43,10 @@ def tiny(mode: str, *, top_pages: int = 5, batch: int = 2, capacity: int = 160, 
     if mode == "cpu-mix":
         settings["mix"] = MIX
     return CpuDecode(TINY, selector(top_pages), mode, batch, capacity, **settings | options)
+
+
+def essim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "essim", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, timeout=500, env=os.environ | environment
+    )

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from decodes import essim
 
 from essim.hardware import load_profile
 from measure.hashes import stale_tables
 
 ROOT = Path(__file__).parents[2]
 LAPTOP = ROOT / "scenarios" / "laptop.yaml"
-
-
-def essim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "essim", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=500, env=os.environ | environment
-    )
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Path:
-    """A folder with the profile ``mine`` of a quick calibration."""
-    pytest.importorskip("torch", reason="torch is an extra")
-    folder = tmp_path_factory.mktemp("measured")
-    done = essim("measure", "--profile", "mine", "--quick", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "gpu_route_stepwise" in done.stdout
-    return folder
 
 
 @pytest.mark.filterwarnings("ignore:.*kept:UserWarning")

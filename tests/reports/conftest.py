@@ -90,3 +90,53 @@ def few() -> list[dict[str, object]]:
         | ({} if rate else {"status": "infeasible", "reason": "needs 90 GiB, 80 GiB are free"})
         for point, (rate, gain) in numbers.items()
     ]
+
+
+@pytest.fixture
+def comparison() -> dict[str, object]:
+    """Two modes at two batches and contexts, predicted and measured, with round numbers."""
+    pairs = []
+    for mode, faster in (("gpu-target", 0.0), ("cpu-mid", 1.0)):
+        for batch in (1, 2):
+            for context in (1000, 2000):
+                measured = (4 + batch) * 1e-3
+                pairs.append(
+                    {
+                        **{"mode": mode, "batch": batch, "context_tokens": context},
+                        **{"attended_tokens": 64, "steps": 16, "repetitions": 3},
+                        **{"predicted_s": measured + 5e-4, "measured_s": measured},
+                        **{"predicted_low_s": None, "predicted_high_s": None},
+                        "measured_low_s": measured - 2.5e-4,
+                        "measured_high_s": measured + 5e-4,
+                        "error_frac": 5e-4 / measured,
+                        "predicted_gain_frac": 0.1 if faster else None,
+                        "measured_gain_frac": 0.11 if faster else None,
+                        "gain_error_points": -1.0 if faster else None,
+                    }
+                )
+    summary = {"cells": 8, "bias_frac": 0.09, "mape_frac": 0.09, "worst_frac": 0.1}
+    errors = [{"mode": "all", "attended_tokens": None, **summary, "worst_cell": "cpu-mid, batch 1"}]
+    gain = {"mode": "all", "gains": 4, "mean_points": 1.0, "worst_points": -1.0}
+    dropped = [{"side": "predicted", "mode": "cpu-in", "reason": "not measured"}]
+    gains = [gain | {"worst_cell": "cpu-mid, batch 1"}]
+    return {"pairs": pairs, "errors": errors, "gains": gains, "dropped": dropped}
+
+
+@pytest.fixture
+def step() -> dict[str, object]:
+    """A step of two ops, predicted and traced."""
+
+    def ops(longer: float) -> list[dict[str, object]]:
+        return [
+            {"name": name, "kind": kind, "stream": stream, "start_s": at, "end_s": at + longer}
+            for name, kind, stream, at in (
+                ("norm1.1", "norm", "gpu", 0.0),
+                ("down.3", "gemm_down", "gpu", 1e-5),
+                ("route.1", "cpu_route", "cpu", 0.0),
+            )
+        ]
+
+    errors = [{"kind": "norm", "predicted_ops": 1, "real_ops": 1, "predicted_s": 5e-6}]
+    of = {"mode": "cpu-mid", "batch": 1, "context_tokens": 1004}
+    rest = {"real_s": 6e-6, "error_s": -1e-6, "error_frac": -1 / 6}
+    return {"of": of, "predicted": ops(5e-6), "real": ops(6e-6), "errors": [errors[0] | rest]}

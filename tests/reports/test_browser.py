@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from essim.figure2 import figure2
+from reports.compare_page import compare_blocks
 from reports.figure2 import figure2_blocks
 from reports.page import render
 from reports.sweep_page import sweep_blocks
@@ -86,6 +87,31 @@ def test_figure_2_is_drawn(
     assert len(re.findall(r'class="trace scatter', figure)) == 4
     assert len(re.findall(r'<path class="point', figure)) == 20
     assert f"background: {PAPER[theme]}" in figure
+
+
+@pytest.mark.parametrize(("theme", "flags", "fragment"), THEMES[:2])
+def test_predictions_are_drawn_beside_a_real_run(
+    tmp_path: Path,
+    comparison: dict[str, object],
+    step: dict[str, object],
+    theme: str,
+    flags: tuple[str, ...],
+    fragment: str,
+) -> None:
+    page = tmp_path / "page.html"
+    points = {"attn_dense": [(1, 1024), (2, 1024)]}
+    blocks = compare_blocks(comparison, points, [step], ["Close."], {"seed": 0})
+    page.write_text(render("Predicted and measured", blocks))
+    dom, console = opened(page, tmp_path / "home", *flags, fragment=fragment)
+    assert console == []
+    (root,) = re.findall(r"<html[^>]*>", dom)
+    assert root == f'<html lang="en" data-errors="0" data-theme="{theme}" data-drawn="11">'
+    figures = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
+    assert all(f"background: {PAPER[theme]}" in figure for figure in figures)
+    traces = [len(re.findall(r'class="trace scatter', figure)) for figure in figures]
+    assert traces == [3, *[4] * 4, *[2] * 4, 0, 2]
+    assert len(re.findall(r'class="yerror"', figures[1])) == 4
+    assert len(re.findall(r'<g class="point">', figures[9])) == 6
 
 
 def test_the_button_changes_the_theme_of_page_and_figures(tmp_path: Path, few: list[Row]) -> None:

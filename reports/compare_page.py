@@ -1,0 +1,101 @@
+"""The page of predictions beside a real run: parity, curves, errors, one step over the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.columns import Row, Rows
+from reports.compare import curves, grid, parity
+from reports.page import Block, Chart, Details, Heading, Paragraph, Table
+from reports.step_page import step_figure
+from reports.sweep_page import flat
+
+_ERRORS = ("cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell")
+_OPS = ("kind", "predicted_ops", "real_ops", "predicted_s", "real_s", "error_s", "error_frac")
+_TRACED = (
+    "Mean duration of an op by kind. Tracing itself lengthens each real op by a stamp, about a "
+    "microsecond: a traced step is longer than a timed one, and a small op looks worse here than "
+    "it is. A kind that one of the two does not show has no error."
+)
+
+
+def compare_blocks(
+    result: Mapping[str, Any],
+    points: Mapping[str, Sequence[tuple[int, int]]],
+    steps: Sequence[Mapping[str, Any]],
+    sentences: Sequence[str],
+    manifest: Mapping[str, object],
+) -> list[Block]:
+    """Compose the page.
+
+    Parameters
+    ----------
+    result : mapping
+        ``pairs``, ``dropped``, ``errors`` and ``gains`` as rows.
+    points : mapping
+        Of each table that prices routing or attention, its calibrated (batch, context).
+    steps : sequence of mapping
+        One predicted step beside a traced one: ``of``, rows ``predicted``, ``real``, ``errors``.
+    sentences : sequence of str
+        What the comparison found.
+    manifest : mapping
+        Versions, settings; may be nested.
+    """
+    pairs: Rows = result["pairs"]
+    blocks: list[Block] = [Paragraph(text, "verdict") for text in sentences]
+    blocks += [Heading("Parity"), Chart(parity(pairs))]
+    blocks += [Heading("Errors by mode")]
+    blocks += [Table(result["errors"], ["mode", *_budget(result["errors"]), *_ERRORS])]
+    for heading, which in (("Step time", "s"), ("Gain over gpu-target", "gain_frac")):
+        figures = [f for axis in ("batch", "context_tokens") for f in curves(pairs, which, axis)]
+        if figures:
+            blocks += [Heading(heading), *(Chart(figure) for figure in figures)]
+    if result["gains"]:
+        shown = ["gains", "mean_points", "worst_points", "worst_cell"]
+        gains: Rows = result["gains"]
+        blocks += [Heading("Gains by mode"), Table(gains, ["mode", *_budget(gains), *shown])]
+    for step in steps:
+        blocks += _step(step)
+    if points:
+        blocks += [Heading("Calibration and validation"), Chart(grid(pairs, points))]
+    blocks += [Details("Every pair", [Table(pairs, list(pairs[0]))])]
+    if result["dropped"]:
+        dropped: Rows = result["dropped"]
+        blocks.append(Details("Without a partner", [Table(dropped, list(dropped[0]))]))
+    blocks.append(Details("Versions and settings", [Table(list(flat(manifest)), ["key", "value"])]))
+    return blocks
+
+
+def _step(step: Mapping[str, Any]) -> list[Block]:
+    """Return one predicted step over the traced one, and errors by op kind."""
+    rows: list[Row] = [
+        {**row, "stream": f"{_STREAMS.get(row['stream'], row['stream'])}, {side}"}
+        for side in ("predicted", "real")
+        for row in step[side]
+    ]
+    of = step["of"]
+    order = sorted(dict.fromkeys(str(row["stream"]) for row in rows))
+    rows.sort(key=lambda row: order.index(str(row["stream"])))
+    title = f"{of['mode']}, predicted at batch {of['batch']}, context {of['context_tokens']}"
+    figure = step_figure(rows, title)
+    figure.layout.meta = {
+        "notes": [
+            "The real step is the one that the run traced for this mode: its first cell. Drag to "
+            "move, use the tools to zoom; it opens at the first routed layers."
+        ]
+    }
+    return [
+        Heading(f"A step of {of['mode']}, predicted and real"),
+        Chart(figure),
+        Paragraph(_TRACED, "note"),
+        Table(step["errors"], _OPS),
+    ]
+
+
+_STREAMS = {"gpu": "main", "gpu_side": "side", "cpu": "router"}
+
+
+def _budget(rows: Rows) -> list[str]:
+    key = "attended_tokens"
+    return [key] if any(row.get(key) is not None for row in rows) else []

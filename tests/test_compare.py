@@ -1,0 +1,309 @@
+"""Predictions beside a real run: pairs, what is dropped, errors, gains, intervals, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from essim.binomial import clopper_pearson
+from essim.calibration import calibration_points, on_the_grid
+from essim.compare import compare, op_errors
+from essim.errors import InputError
+from essim.hardware import find_profile, load_profile
+from essim.realrun import read_measured, read_predicted, read_trace
+from essim.results import COLUMNS, result_files
+
+ROOT = Path(__file__).parent.parent
+REAL = ROOT / "reports" / "data" / "h200-decode" / "decode.csv"
+
+
+def predicted(mode: str = "gpu-target", step_s: float | None = 4e-3, **other: object):
+    """A row of a sweep: batch 2, a prompt of 600 of which 512 are kept, 64 tokens attended."""
+    row = {
+        **dict.fromkeys(COLUMNS),
+        **{"name": "s", "model": "m", "hardware": "h200-sxm", "status": "ok", "reason": ""},
+        **{"selector": "rocketkv", "routing": mode, "prompt_budget": 512, "page_tokens": 4},
+        **{"top_pages": 16, "batch": 2, "input_tokens": 600, "output_tokens": 17},
+        "step_s": step_s,
+    }
+    if mode == "dense":
+        row |= {"selector": "dense", "routing": "none", "prompt_budget": None}
+        row |= {"page_tokens": None, "top_pages": None, "input_tokens": 512}
+    return row | other
+
+
+def measured(mode: str, mean_s: float, repetition: int = 1, **other: object) -> dict[str, object]:
+    attended = 512 if mode == "dense" else 64
+    cell = {"mode": mode, "batch": 2, "context_tokens": 512, "attended_tokens": attended}
+    times = {"repetition": repetition, "calls": 16, "mean_s": mean_s}
+    return {"kind": "decode_step", **cell, **times, **other}
+
+
+def write(file: Path, rows: list[dict[str, object]]) -> Path:
+    with file.open("w", newline="") as text:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def cells(tmp_path: Path, *rows: dict[str, object]):
+    return read_measured(write(tmp_path / "decode.csv", list(rows)))
+
+
+def test_pairs_carry_the_mean_and_the_spread_of_repetitions(tmp_path: Path) -> None:
+    real = cells(
+        tmp_path,
+        measured("dense", 4e-3),
+        measured("gpu-target", 6e-3),
+        measured("cpu-mid", 4e-3, 1),
+        measured("cpu-mid", 6e-3, 2),
+    )
+    rows = [predicted("cpu-mid", 4e-3), predicted("dense", 5e-3), predicted("gpu-target", 6e-3)]
+    result = compare(rows, real, {})
+    assert result.dropped == []
+    dense, target, mid = result.pairs
+    assert (mid["measured_s"], mid["repetitions"]) == (5e-3, 2)
+    assert (mid["measured_low_s"], mid["measured_high_s"]) == (4e-3, 6e-3)
+    assert mid["error_frac"] == pytest.approx(-0.2)
+    assert mid["predicted_gain_frac"] == pytest.approx(0.5)
+    assert mid["measured_gain_frac"] == pytest.approx(0.2)
+    assert mid["gain_error_points"] == pytest.approx(30)
+    # The baseline has no gain over itself; dense attends to other tokens.
+    assert target["gain_error_points"] is dense["gain_error_points"] is None
+    total, *modes = result.errors
+    assert total["cells"] == 3
+    assert total["bias_frac"] == pytest.approx(0.05 / 3)
+    assert total["mape_frac"] == pytest.approx(0.45 / 3)
+    assert total["worst_frac"] == pytest.approx(0.25)
+    assert total["worst_cell"] == "dense, batch 2, context 512"
+    assert [(row["mode"], row["cells"]) for row in modes] == [
+        ("dense", 1),
+        ("gpu-target", 1),
+        ("cpu-mid", 1),
+    ]
+    assert [(row["mode"], row["mean_points"]) for row in result.gains] == [
+        ("all", pytest.approx(30)),
+        ("cpu-mid", pytest.approx(30)),
+    ]
+    assert result.coverage is None
+
+
+def test_what_has_no_partner_is_dropped_with_its_reason(tmp_path: Path) -> None:
+    real = cells(
+        tmp_path, measured("gpu-target", 6e-3), measured("cpu-mid", 6e-3), measured("cpu-in", 6e-3)
+    )
+    rows = [
+        predicted("gpu-target"),
+        predicted("cpu-mid", output_tokens=33),
+        predicted("cpu-mix", None, status="infeasible", reason="8 router threads on 1 cores"),
+        predicted("cpu-target", top_pages=32),
+        predicted("gpu-target-fused", selector="quest"),
+        predicted("cpu-in", projection_rank=64),
+    ]
+    result = compare(rows, real, {"rank": 128, "selector": {"page_tokens": 4}})
+    assert [(r["side"], r["mode"], r["attended_tokens"], r["reason"]) for r in result.dropped] == [
+        ("predicted", "cpu-mid", 64, "32 steps predicted, 16 measured"),
+        ("predicted", "cpu-mix", 64, "8 router threads on 1 cores"),
+        ("predicted", "cpu-target", 128, "not measured"),
+        ("predicted", "gpu-target-fused", 64, "a real run has no selector quest"),
+        ("predicted", "cpu-in", 64, "projection_rank is 64, measured with 128"),
+        ("measured", "cpu-mid", 64, "32 steps predicted, 16 measured"),
+        ("measured", "cpu-in", 64, "projection_rank is 64, measured with 128"),
+    ]
+    assert len(result.pairs) == 1
+
+
+def test_several_output_lengths_pair_by_their_steps(tmp_path: Path) -> None:
+    real = cells(tmp_path, measured("gpu-target", 4e-3))
+    rows = [predicted(step_s=1.0, output_tokens=5), predicted(step_s=4e-3)]
+    result = compare(rows, real, {})
+    assert [pair["error_frac"] for pair in result.pairs] == [0.0]
+    assert [row["side"] for row in result.dropped] == ["predicted"]
+
+
+def test_errors_by_budget_where_it_varies(tmp_path: Path) -> None:
+    real = cells(
+        tmp_path, measured("cpu-mid", 4e-3), measured("cpu-mid", 4e-3, attended_tokens=128)
+    )
+    rows = [predicted("cpu-mid", 5e-3), predicted("cpu-mid", 3e-3, top_pages=32)]
+    errors = compare(rows, real, {}).errors
+    assert [(e["mode"], e["attended_tokens"], e["bias_frac"]) for e in errors] == [
+        ("all", None, 0.0),
+        ("cpu-mid", None, 0.0),
+        ("cpu-mid", 64, pytest.approx(0.25)),
+        ("cpu-mid", 128, pytest.approx(-0.25)),
+    ]
+
+
+def test_measured_cells_inside_the_predicted_interval_are_counted(tmp_path: Path) -> None:
+    ends = {"decode_tokens_per_s_p5": 400.0, "decode_tokens_per_s_p95": 500.0}  # 5 to 4 ms
+    modes = {"gpu-target": 5e-3, "cpu-in": 4e-3, "cpu-mid": 3.9e-3, "cpu-target": 4.5e-3}
+    real = cells(tmp_path, *(measured(mode, time_s) for mode, time_s in modes.items()))
+    rows = [predicted(mode, **ends) for mode in ("gpu-target", "cpu-in", "cpu-mid")]
+    result = compare([*rows, predicted("cpu-target")], real, {})
+    pair = result.pairs[0]
+    assert (pair["predicted_low_s"], pair["predicted_high_s"]) == (4e-3, 5e-3)
+    assert result.coverage == {
+        **{"inside": 2, "cells": 3, "share_frac": pytest.approx(2 / 3)},
+        **{"low_frac": pytest.approx(0.0942993), "high_frac": pytest.approx(0.9915962)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("inside", "of", "low", "high"),
+    [
+        (0, 10, 0.0, 0.3084971),
+        (10, 10, 0.6915029, 1.0),
+        (9, 10, 0.5549839, 0.9974714),
+        (1100, 2000, 0.5278869, 0.5719663),
+    ],
+)
+def test_binomial_intervals_are_exact(inside: int, of: int, low: float, high: float) -> None:
+    assert clopper_pearson(inside, of) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_two_predictions_of_a_cell_are_refused(tmp_path: Path) -> None:
+    real = cells(tmp_path, measured("gpu-target", 4e-3))
+    with pytest.raises(InputError, match="two predictions of gpu-target, batch 2, context 512, 64"):
+        compare([predicted(), predicted(hardware="a100-80gb")], real, {})
+
+
+def test_nothing_in_common_is_an_error_with_the_reasons(tmp_path: Path) -> None:
+    real = cells(tmp_path, measured("gpu-target", 4e-3))
+    with pytest.raises(InputError, match="model is m, measured with other"):
+        compare([predicted()], real, {"model": "other"})
+
+
+def test_csv_and_parquet_of_a_sweep_read_the_same(tmp_path: Path) -> None:
+    rows = [predicted(), predicted("dense", decode_tokens_per_s_p5=300.0)]
+    columns = {**dict.fromkeys(COLUMNS, ""), "decode_tokens_per_s_p5": ""}
+    read = []
+    for ending in ("csv", "parquet"):
+        file = tmp_path / f"p.{ending}"
+        file.write_bytes(result_files(rows, file, {}, columns)[file])
+        read.append(read_predicted(file))
+    assert read[0] == read[1]
+    assert [row["decode_tokens_per_s_p5"] for row in read[0]] == [None, 300.0]
+    assert [row["top_pages"] for row in read[0]] == [16, None]
+
+
+BAD = [
+    ([measured("dense", 0.0)], "decode.csv:2: mean_s: '0.0' is not a finite number above zero"),
+    ([measured("dense", 1.0, batch="two")], "2: batch: 'two' is not a count above zero"),
+    ([measured("dense", 1.0, batch="")], "2: batch: the cell is empty"),
+    ([measured("dense", 1.0, kind="gemm")], "2: gemm is no decode step"),
+    ([measured("dense", 1.0), measured("dense", 1.0, 2, calls=8)], "3: 8 steps, another"),
+    ([predicted()], "decode.csv: there is no column 'kind'"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), BAD)
+def test_a_measured_file_that_is_none_is_named(
+    tmp_path: Path, rows: list[dict[str, object]], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        cells(tmp_path, *rows)
+
+
+def test_steps_on_a_calibration_point_are_named() -> None:
+    points = {"attn_dense": [(1, 4096), (2, 8192)]}
+    pairs = [
+        {"batch": batch, "context_tokens": context, "steps": 16}
+        for batch, context in ((1, 4096), (1, 4090), (1, 4097), (2, 4096), (2, 8176))
+    ]
+    found = on_the_grid(pairs, points)
+    assert [(p["batch"], p["context_tokens"]) for p in found] == [(1, 4096), (1, 4090), (2, 8176)]
+    shipped = calibration_points(load_profile(find_profile("h200-sxm", ROOT)))
+    assert {name: len(own) for name, own in shipped.items()} == {
+        **{"gpu_route_stepwise": 85, "gpu_route_fused": 85, "cpu_route": 35, "attn_dense": 136}
+    }
+
+
+def test_op_errors_are_of_mean_durations_by_kind() -> None:
+    def op(kind: str, end_s: float) -> dict[str, object]:
+        return {"name": kind, "kind": kind, "stream": "gpu", "start_s": 1.0, "end_s": end_s}
+
+    mine = [op("norm", 1.5), op("norm", 2.5), op("key_d2h", 2.0)]
+    rows = op_errors(mine, [op("norm", 3.0), op("host", 2.0)])
+    assert [tuple(row.values()) for row in rows] == [
+        ("norm", 2, 1, 1.0, 2.0, -1.0, -0.5),
+        ("key_d2h", 1, 0, 1.0, None, None, None),
+        ("host", 0, 1, None, 1.0, None, None),
+    ]
+
+
+def essim(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "essim", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``essim sweep validate-h200`` predicts."""
+    file = tmp_path_factory.mktemp("sweep") / "p.csv"
+    assert essim("sweep", "validate-h200", "--out", file).returncode == 0
+    return file
+
+
+def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
+    sweep: Path, tmp_path: Path
+) -> None:
+    done = essim("compare", sweep, REAL, "--json", "--out", tmp_path / "pairs.csv")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["pairs"]) == 240
+    assert {(d["side"], d["mode"], d["attended_tokens"]) for d in found["dropped"]} == {
+        ("predicted", "cpu-mix", 256)
+    }
+    assert found["verdict"][-1] == (
+        "Calibration has 170 points (batch, context), this run 15; none of its 240 cells are on "
+        "one of them."
+    )
+    assert found["manifest"]["run"]["model"] == "llama-3.1-8b"
+    with (tmp_path / "pairs.csv").open() as text:
+        assert len(list(csv.DictReader(text))) == 240
+
+
+def test_an_error_past_the_tolerance_is_exit_1(sweep: Path, tmp_path: Path) -> None:
+    real = tmp_path / "decode.csv"
+    lines = REAL.read_text().splitlines(keepends=True)
+    real.write_text("".join(line for line in lines if ",dense," in line or "mode" in line))
+    assert essim("compare", sweep, real, "--tolerance", "0.011").returncode == 0
+    done = essim("compare", sweep, real, "--tolerance", "0.01")
+    assert done.returncode == 1
+    assert done.stderr == "the worst error is 1.07%, past 1.00%\n"
+    assert "dense, batch 8, context 4480" in done.stdout
+
+
+def test_wrong_files_are_exit_2(sweep: Path, tmp_path: Path) -> None:
+    done = essim("compare", REAL, REAL)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "decode.csv: there is no column 'model'. Give a .csv or .parquet that" in done.stderr
+    for bad in (tmp_path / "none.csv", tmp_path / "none.parquet"):
+        done = essim("compare", bad, REAL)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.json"
+    mid = ("--set", "routing=cpu-mid", "--step", "4", "--trace", str(trace))
+    assert essim("run", "validate-h200", *mid).returncode == 0
+    of, ops = read_trace(trace)
+    assert of == {"mode": "cpu-mid", "batch": 1, "context_tokens": 4484}
+    assert (ops[0]["name"], ops[0]["stream"]) == ("embed", "gpu")
+    done = essim("compare", sweep, REAL, "--trace-predicted", trace, "--json")
+    (step,) = json.loads(done.stdout)["steps"]
+    errors = {row["kind"]: row for row in step["errors"]}
+    assert (errors["gemm_gate_up"]["predicted_ops"], errors["gemm_gate_up"]["real_ops"]) == (32, 32)
+    assert abs(errors["gemm_gate_up"]["error_frac"]) < 0.05
+    trace.write_text(json.dumps({"traceEvents": []}))
+    done = essim("compare", sweep, REAL, "--trace-predicted", trace)
+    assert done.returncode == 2
+    assert "does not say its mode" in done.stderr
