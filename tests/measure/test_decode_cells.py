@@ -138,7 +138,8 @@ def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch
     ]
     assert all(0 < float(row["p5_s"]) <= float(row["p95_s"]) for row in rows)
     about = json.loads((tmp_path / "provenance.json").read_text())
-    assert about["command"] == "python -m measure.decode " + " ".join(arguments)
+    command = "python -m measure.decode --out DIR --modes dense,cpu-mid --steps 3 --trace"
+    assert about["commands"] == [f"{about['date']} {command}"]
     assert (about["steps"], about["repetitions"], about["cells"]) == (3, 3, 2)
     assert about["libraries"]["torch"] == torch.__version__
     trace = json.loads((tmp_path / "trace-cpu-mid.json").read_text())
@@ -146,6 +147,14 @@ def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch
     before = (tmp_path / "decode.csv").read_text()
     main.main(arguments)
     assert (tmp_path / "decode.csv").read_text() == before
+    about = json.loads((tmp_path / "provenance.json").read_text())
+    assert len(about["commands"]) == 2
+    with pytest.raises(SystemExit) as stop:
+        main.main([*arguments[:4], "--steps", "5"])
+    assert stop.value.code == 2
+    assert json.loads((tmp_path / "provenance.json").read_text()) == about
+    with pytest.raises(SystemExit):
+        main.main([*arguments[:4], "--steps", "0"])
 
 
 def test_a_mode_that_this_machine_lacks_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
