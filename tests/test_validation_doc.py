@@ -41,3 +41,21 @@ def test_the_documented_errors_are_those_of_the_shipped_run() -> None:
     assert set(lines[1:]) == expected
     assert len(lines) == 1 + 17
     assert len(result.pairs) == 240
+    words = " ".join(text.split())
+    for share in [result.coverage, *by_router(result.pairs)]:
+        assert f"{share['inside']} of {share['cells']}" in words
+    low, high = (f"{result.coverage[end]:.0%}".rstrip("%") for end in ("low_frac", "high_frac"))
+    assert f"95 % sure: {low} to {high} %" in words
+
+
+def by_router(pairs):
+    """How many measured cells are inside: with the CPU's pool, and without at 128 tokens or dense."""
+    pool = [pair for pair in pairs if pair["mode"].startswith("cpu")]
+    measured = [
+        pair
+        for pair in pairs
+        if pair not in pool and (pair["mode"] == "dense" or pair["attended_tokens"] == 128)
+    ]
+    for own in (pool, measured):
+        ends = [(p["predicted_low_s"], p["measured_s"], p["predicted_high_s"]) for p in own]
+        yield {"inside": sum(low <= real <= high for low, real, high in ends), "cells": len(own)}
