@@ -49,7 +49,7 @@ def test_the_documented_errors_are_those_of_the_shipped_run() -> None:
 
 
 def by_router(pairs):
-    """How many measured cells are inside: with the CPU's pool, and without at 128 tokens or dense."""
+    """How many measured cells are inside: with the CPU pool; without, at 128 tokens or dense."""
     pool = [pair for pair in pairs if pair["mode"].startswith("cpu")]
     measured = [
         pair
