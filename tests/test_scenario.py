@@ -56,6 +56,17 @@ def test_a_sweep_is_the_full_grid_in_file_order(scenario_file) -> None:
     assert base.routing.name == "cpu-mid"
 
 
+def test_a_selector_that_routes_nothing_is_there_once_for_all_routings(scenario_file) -> None:
+    pages = "{kind: rocketkv, prompt_budget: 64, page_tokens: 4, top_pages: 2}"
+    more = f"sweep:\n  selector: [{{kind: dense}}, {pages}]\n"
+    more += "  routing: [gpu-target, cpu-mid]\n  workload.batch: [1, 2]\n"
+    _, points = load_scenario(scenario_file(more=more))
+    assert [(point.mode, point.workload.batch) for point in points] == [
+        *(("dense", 1), ("dense", 2)),
+        *(("gpu-target", 1), ("gpu-target", 2), ("cpu-mid", 1), ("cpu-mid", 2)),
+    ]
+
+
 def test_a_swept_routing_keeps_the_settings_its_preset_leaves_open(scenario_file) -> None:
     mapping = "routing: {where: cpu, anchor: mid, cpu_threads: 3, channels: 16}"
     file = scenario_file(("routing: cpu-mid", mapping), more="sweep: {routing: [cpu-in]}\n")
