@@ -6,6 +6,7 @@ import csv
 from collections import defaultdict
 from statistics import median
 
+import pytest
 from h200 import ROOT
 
 from essim.decode import run_decode
@@ -65,6 +66,7 @@ def table() -> list[list[str]]:
     return rows
 
 
+@pytest.mark.filterwarnings("ignore:.*kept:UserWarning")
 def test_the_table_is_what_was_measured() -> None:
     lines = TEXT.split(f"## {HEADING}\n")[1].split("\n## ")[0].splitlines()
     shown = [
