@@ -24,8 +24,7 @@ _SCALE_BYTES = 2
 class ModelShape(Strict):
     """A decoder of attention and gated-MLP layers; bytes, FLOPs and GEMMs follow from its fields.
 
-    Biases, learned position tables, attention output gates and the norms of single heads are left
-    out: together they are well under 1 % of the weights.
+    Left out, together under 1 %: biases, position tables, output gates, norms of single heads.
 
     Attributes
     ----------
@@ -36,10 +35,8 @@ class ModelShape(Strict):
         What ``sliding`` layers attend to and keep, the current token included.
     mlps
         The MLP of each layer; absent, all are ``moe`` if there is one, else ``dense``.
-    kv_scale_group
-        Elements of quantised KV that share one 16-bit scale.
-    tp
-        Ranks of tensor parallelism.
+    kv_scale_group, tp
+        Elements of quantised KV that share one 16-bit scale; ranks of tensor parallelism.
     """
 
     name: str = "inline"
@@ -117,7 +114,9 @@ class ModelShape(Strict):
 
     def count(self, kind: Mixer | Mlp) -> int:
         """Return how many layers have this mixer or MLP; ``none`` counts both."""
-        return sum((self.mixer(i), self.mlp(i)).count(kind) for i in range(self.layers))
+        mixers = self.mixers or [self.mixer(0)] * self.layers
+        mlps = self.mlps or [self.mlp(0)] * self.layers
+        return [*mixers, *mlps].count(kind)
 
     def full_layers(self) -> list[int]:
         """Return the layers that attend to the whole cache: those a selector may route."""

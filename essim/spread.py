@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,13 @@ Z = {
     "p95_s": 1.6448536269514722,
     "p99_s": 2.3263478740408408,
 }
-# Midpoints of equal shares of a standard normal, to average over a distribution.
-_Z_NODES = np.array([NormalDist().inv_cdf((i + 0.5) / 512) for i in range(512)])
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _normal_cdf(z: Values) -> Values:
+    """Return the share of a standard normal below `z`."""
+    share: Values = 0.5 + 0.5 * np.asarray(_erf(z / math.sqrt(2)), dtype=np.float64)
+    return share
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,20 @@ class Spread:
         return times
 
     def mean_s(self) -> Values:
-        """Return the mean: exact for a log-normal, else over 512 equal shares."""
-        if len(self.z) == 2:
-            sigma = (self.log_s[1] - self.log_s[0]) / (self.z[1] - self.z[0])
-            mean: Values = np.exp(self.log_s[0] - sigma * self.z[0] + sigma**2 / 2)
-            return mean
-        columns = Spread(self.z, self.log_s[..., None]).times_s(_Z_NODES)
-        return np.asarray(columns.mean(axis=-1))
+        """Return the mean.
+
+        On each piece the time is exp(a + b z), whose part of the mean between z = l and u is
+        exp(a + b^2 / 2) (Phi(u - b) - Phi(l - b)). The outer pieces go on beyond the percentiles.
+        """
+        mean: Values = np.zeros(self.log_s.shape[1:])
+        last = len(self.z) - 2
+        for i in range(last + 1):
+            slope = (self.log_s[i + 1] - self.log_s[i]) / (self.z[i + 1] - self.z[i])
+            below = 0.0 if i == 0 else _normal_cdf(self.z[i] - slope)
+            above = 1.0 if i == last else _normal_cdf(self.z[i + 1] - slope)
+            start = self.log_s[i] - slope * self.z[i]
+            mean += np.exp(start + slope**2 / 2) * (above - below)
+        return mean
 
     def scaled_to(self, mean_s: Values) -> Spread:
         """Return this distribution stretched to have mean `mean_s`."""
