@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import torch
 
@@ -11,6 +12,7 @@ from essim.errors import AbsentError
 from essim.model import ModelShape
 from essim.selectors.rocketkv import RocketKV
 from measure.decode.gpu_loop import KV_BLOCK_TOKENS, GpuDecode
+from measure.decode.gpu_routing import GpuRouters, PoolRouting, SideRouting
 from measure.decode.modes import GPU_MODES
 from measure.decode.reference import floats, step_errors
 from measure.kernels.compare import relative_error
@@ -62,6 +64,7 @@ def decode_rows() -> Iterator[Row]:
             run.prefill(120)
             yield from _stepped(f"decode {mode} after a prefill", run, 3)
     yield from _all_pages()
+    yield from _cheats()
     yield _dead_worker()
 
 
@@ -88,6 +91,36 @@ def _all_pages() -> Iterator[Row]:
             run.step()
             error = relative_error(floats(run.logits), expected)
             yield f"decode {mode}: all pages against dense", error, BOUNDS["logits"]
+
+
+def _cheats() -> Iterator[Row]:
+    """Routing that is left out, late, or of another layer: each must be past a bound."""
+
+    def stale(pool: PoolRouting, layer: int) -> None:
+        """Wait for the answer and leave the pages as they are."""
+        pool.mailbox.take(None)
+        pool.forget()
+
+    def other(side: SideRouting, layer: int, anchor: torch.Tensor) -> None:
+        """Route with the factors of another layer."""
+        factors = dict(side.factors)
+        side.factors[layer] = factors[layer - 1 or len(factors)]
+        fork(side, layer, anchor)
+        side.factors[layer] = factors[layer]
+
+    fork = SideRouting.fork
+    cheats = (
+        ("gpu-target", GpuRouters, "route", lambda routers, layer: None),
+        ("cpu-target", PoolRouting, "take", stale),
+        ("cpu-mid", PoolRouting, "take", stale),
+        ("gpu_side-mid-fused", SideRouting, "fork", other),
+    )
+    for mode, where, name, cheat in cheats:
+        with patch.object(where, name, cheat), small(mode) as run:
+            run.set_position(150)
+            rows = list(_stepped(mode, run, 4))
+        noticed = any(error > bound for _, error, bound in rows)
+        yield f"decode {mode}: a cheat goes unnoticed", float(not noticed), 0.0
 
 
 def _dead_worker() -> Row:

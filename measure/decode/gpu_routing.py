@@ -215,7 +215,11 @@ class PoolRouting:
         """Launch: take the outstanding answer, if there is one."""
         if self._asked is not None:
             self.mailbox.take(self._indices[self._asked])
-            self._asked = None
+            self.forget()
+
+    def forget(self) -> None:
+        """Nothing is outstanding any more."""
+        self._asked = None
 
 
 def make_mailbox(

@@ -7,9 +7,10 @@
 namespace {
 
 constexpr int kThreads = 512, kSlots = 4;
-constexpr int kRouteRequest = 0, kUpdateRequests = 8, kAnswers = 64;
+constexpr int kRouteRequest = 0, kUpdateRequests = 8, kAnswers = 64, kErrors = 80;
+constexpr uint32_t kNoAnswer = 1, kRefused = 2;
 
-// Device words: numbers of the last route and update, whether an answer failed to come, blocks done.
+// Device words: numbers of the last route and update, what went wrong first, blocks done.
 struct State {
   uint32_t route, update, failed, blocks;
 };
@@ -81,8 +82,8 @@ __global__ void __launch_bounds__(kThreads) publish(Publish p) {
 }
 
 // Wait for the last route's answer, and until at most kSlots - 1 updates are outstanding, so that
-// the next has a slot; then copy the indices. An answer that does not come within the limit sets
-// `failed`, and nobody waits any more: the graph ends, and the host reports. Without words to copy it
+// the next has a slot; then copy the indices. An answer that does not come within the limit, or
+// that is an error, sets `failed`, and nobody waits any more: the graph ends, and the host reports. Without words to copy it
 // is a wait alone.
 __global__ void __launch_bounds__(kThreads)
     take(const uint8_t* box, State* state, const uint4* answer, uint4* indices, int words,
@@ -93,11 +94,14 @@ __global__ void __launch_bounds__(kThreads)
     const uint64_t start = now_ns();
     good = !state->failed;
     while (good) {
-      uint64_t routed, updated;
+      uint64_t routed, updated, errors;
       asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
                    : "=l"(routed), "=l"(updated) : "l"(box + kAnswers) : "memory");
+      // The pool's next good answer clears them, so they are looked at with each.
+      asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(errors) : "l"(box + kErrors) : "memory");
+      if (errors) state->failed = kRefused, good = false;
       if (int32_t(uint32_t(routed) - route) >= 0 && int32_t(uint32_t(updated) - update) >= 0) break;
-      if (now_ns() - start > limit_ns) state->failed = 1, good = false;
+      if (now_ns() - start > limit_ns) state->failed = kNoAnswer, good = false;
     }
     __threadfence_system();
   }

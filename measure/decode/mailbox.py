@@ -26,6 +26,7 @@ FOLDER = Path(__file__).parent
 # With the 0.1 s that it takes to name stalled workers, a dead router ends a run within a second.
 LIMIT_S = 0.5
 MOST_BATCH = 64
+_NO_ANSWER = 1  # as in mailbox.cu
 
 
 class _Publish(ctypes.Structure):
@@ -136,16 +137,18 @@ class GpuMailbox:
 
     def check(self) -> None:
         """Raise for what went wrong in launches that have ended."""
-        if int(self._state[2]):
+        failed = int(self._state[2])
+        if failed == _NO_ANSWER:
             stalled = self.router.stalled()
             raise AbsentError(
                 f"the CPU router did not answer within {LIMIT_S:g} s",
                 f"Workers that stand still: {stalled or 'none'}",
             )
         errors = self._memory[ROUTE_ERROR : ROUTE_ERROR + 8].view(torch.int32)
-        for error in errors.tolist():
-            if error:
-                raise InputError(f"CPU router: {ERRORS[error]}")
+        if failed or any(errors.tolist()):
+            # The pool may have cleared its error since.
+            known = [ERRORS[error] for error in errors.tolist() if error]
+            raise InputError(f"CPU router: {known[0] if known else 'it refused a request'}")
 
 
 def advance(context: Tensor) -> None:
