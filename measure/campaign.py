@@ -76,20 +76,22 @@ def held_out(
 ) -> tuple[Place, ...]:
     """Return a random quarter (at least two) of the grid's cells, a point inside each.
 
-    The point is the geometric middle of the cell on every axis that has room between its ticks:
-    where interpolation is worst. On an axis with a unit it is a multiple of it.
+    The point is the geometric middle of the cell, where interpolation is worst; on an axis with a
+    unit a multiple of it. Where there is no room between two ticks it is the lower one, but for
+    points that would be on the grid.
     """
-    inside = {axis: _middles(at, (units or {}).get(axis, 1)) for axis, at in ticks.items()}
-    inside = {axis: middles or list(ticks[axis]) for axis, middles in inside.items()}
+    inside = {axis: _inside(at, (units or {}).get(axis, 1)) for axis, at in ticks.items()}
     cells = [cell for cell in grid(**inside) if cell not in grid(**ticks)]
     count = min(len(cells), max(2, round(len(cells) / 4)))
     return tuple(random.Random(seed).sample(cells, count))
 
 
-def _middles(ticks: Sequence[int], unit: int) -> list[int]:
-    """Return the geometric middles of the ticks, in whole units, where there is room for one."""
+def _inside(ticks: Sequence[int], unit: int) -> list[int]:
+    """Return a value for each interval of the ticks, see `held_out`."""
+    if len(ticks) == 1:
+        return list(ticks)
     middles = [(a, b, round(math.sqrt(a * b) / unit) * unit) for a, b in itertools.pairwise(ticks)]
-    return [m for a, b, m in middles if a < m < b]
+    return [m if a < m < b else a for a, b, m in middles]
 
 
 def result_files(folder: Path, table: str) -> tuple[Path, Path]:

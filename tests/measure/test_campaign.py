@@ -55,6 +55,12 @@ def test_held_out_points_lie_inside_cells_and_never_on_the_grid() -> None:
     assert held_out(0, {"tokens": (4096, 8192)}, {"tokens": 64}) == ({"tokens": 5824},)
     assert held_out(0, {"tokens": (100, 130)}, {"tokens": 64}) == ({"tokens": 128},)
     assert held_out(0, {"tokens": (100, 120)}, {"tokens": 64}) == ()
+    # Batches without room between them are held out between contexts.
+    close = held_out(0, {"batch": (1, 2, 3, 7), "tokens": (100, 400)})
+    assert {(p["batch"], p["tokens"]) for p in close} <= {(1, 200), (2, 200), (5, 200)}
+    assert {
+        p["batch"] for s in range(9) for p in held_out(s, {"batch": (1, 2), "tokens": (1, 9)})
+    } == {1}
 
 
 def test_a_campaign_writes_tables_and_held_out_points_apart(tmp_path: Path) -> None:
