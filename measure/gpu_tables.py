@@ -235,7 +235,7 @@ def side_stream_bench() -> Bench:
         chain.routing = "none"
         return Ready(difference(beside, plain, LAYERS, 9), None, LAYER_CALLS, LAYER_WINDOWS)
 
-    axes = {"batch": (1, 2, 4, 8, 16, 32), "context_tokens": CONTEXTS[::2] + CONTEXTS[-1:]}
+    axes = {"batch": (1, 2, 4, 8, 16, 32), "context_tokens": CONTEXTS}
     kernels = ("stepwise", "fused")
 
     def both(places: Sequence[Place]) -> tuple[Place, ...]:
