@@ -9,8 +9,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure.kernels import flow_checks  # noqa: E402
 
-ROUNDING = 4e-3
-"""Half a unit in the last place of BF16."""
+ROUNDING = 2**-7
+"""A unit in the last place of BF16: the interpreter cuts off, where a GPU rounds to nearest."""
 
 
 def test_norm() -> None:
