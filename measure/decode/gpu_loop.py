@@ -92,14 +92,15 @@ class GpuDecode(DecodeRun):
         self.buffers = Buffers(self.weights, batch, rank)
         self._own_mailbox = mailbox is None
         self.mailbox = mailbox
-        self._chooser = self._made_chooser(pin, capture)
+        factors = self._factors()
+        self._chooser = self._router(factors, pin, capture)
         self._program = StepProgram(
             self.weights,
             self.cache,
             self.buffers,
             self.routing,
             self._chooser,
-            {layer: own.down for layer, own in self._factors().items()},
+            {layer: own.down for layer, own in factors.items()},
             page_tokens=self.pages.page_tokens,
             capture=capture,
         )
@@ -108,8 +109,12 @@ class GpuDecode(DecodeRun):
         self.cache.place(
             min(64, self.cache.capacity_tokens - 1), 0
         )  # anywhere: it is only run once
-        self._graph = captured_graph([self._launch])
-        self._check()
+        try:
+            self._graph = captured_graph([self._launch])
+            self._check()
+        except BaseException:
+            self.close()  # or the pool would spin on
+            raise
 
     def _factors(self) -> dict[int, Factors]:
         """Return each routed layer's low-rank factors, for early routing."""
@@ -121,7 +126,7 @@ class GpuDecode(DecodeRun):
             found[layer] = Factors(folded.contiguous(), up.T.contiguous())
         return found
 
-    def _made_chooser(self, pin: bool, capture: bool) -> Chooser | None:
+    def _router(self, factors: dict[int, Factors], pin: bool, capture: bool) -> Chooser | None:
         if not self.selector.query_conditioned:
             return None
         b, where, rank = self.buffers, self.routing.where, self.buffers.latents.shape[1]
@@ -138,7 +143,7 @@ class GpuDecode(DecodeRun):
             routers.fill(layer, self.cache.keys(layer))
         if where == "gpu":
             return routers
-        return SideRouting(routers, self._factors(), b.latents, b.proxy, keep=capture)
+        return SideRouting(routers, factors, b.latents, b.proxy, keep=capture)
 
     def _routed(self) -> range:
         if not self.selector.query_conditioned:

@@ -54,10 +54,10 @@ def make_plan(modes: Sequence[str] | None, quick: bool, steps: int | None) -> Pl
     )
     steps = steps or 16
     threads = min(8, max(1, thread_count() - 1))
-    settings = Settings(steps, threads)
+    runs = GroupRuns(steps, threads)
     return Plan(
         cells=cells,
-        make_run=settings.run,
+        make_run=runs.run,
         steps=steps,
         dtype="bf16",
         source_hash=gpu_decode_hash(),
@@ -72,7 +72,7 @@ def make_plan(modes: Sequence[str] | None, quick: bool, steps: int | None) -> Pl
             "seed": SEED,
             "summaries": "of the cache on the GPU; in the CPU router's pool random codes",
         },
-        trace_step=settings.trace_step,
+        trace_step=runs.trace_step,
         group=_group,
     )
 
@@ -105,7 +105,7 @@ class _Placed:
 
 
 @dataclass
-class Settings:
+class GroupRuns:
     """Makes runs; those of the last group of cells are kept, and share cache and pool."""
 
     steps: int
