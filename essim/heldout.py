@@ -38,19 +38,19 @@ def ratios(
     InputError
         With file and line, where a row is not a time at a point.
     """
-    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    found: dict[tuple[str, ...], list[list[float]]] = defaultdict(list)
     with file.open(newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream)
         for row in reader:
-            grid = table.grid(row)
-            if grid is None or not wanted(row):
+            if table.grid(row) is None or not wanted(row):
                 continue
             try:
-                point = [float(row[axis]) for axis in table.axes]
-                seconds = float(row["mean_s"])
+                point = [float(row[column]) for column in (*table.axes, "mean_s")]
             except (KeyError, TypeError, ValueError) as error:
                 message = f"not a time at a point of {', '.join(table.axes)}: {error}"
                 raise InputError(message, file=file, line=reader.line_num) from None
-            keys = tuple(row[key] for key in table.keys)
-            found[keys].append(seconds / float(grid.at(point).mean_s))
-    return {keys: np.array(values) for keys, values in found.items()}
+            found[tuple(row[key] for key in table.keys)].append(point)
+    columns = {keys: np.array(points).T for keys, points in found.items()}
+    return {
+        keys: at[-1] / table.grids[keys].at(list(at[:-1])).mean_s for keys, at in columns.items()
+    }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from essim.errors import InputError
 from essim.model import ModelShape
-from measure.decode.kv_cache import THETA
+from measure.decode.kv_cache import THETA, check_room
 from measure.kernels import stage1
 from measure.kernels import torch_flow as flow
 from measure.kernels.attention import PagedCache
@@ -39,11 +39,7 @@ class PagedKVCache:
         self, model: ModelShape, batch: int, capacity_tokens: int, block_tokens: int
     ) -> None:
         self.model, self.capacity_tokens = model, -(-capacity_tokens // block_tokens) * block_tokens
-        if self.capacity_tokens > model.max_context_tokens:
-            raise InputError(
-                f"a cache of {self.capacity_tokens} tokens, but {model.name} ends at "
-                f"{model.max_context_tokens}"
-            )
+        check_room(model, self.capacity_tokens)
         blocks = self.capacity_tokens // block_tokens
         # The same blocks in every run of these sizes, so that runs with one seed hold one cache.
         order = torch.Generator("cuda").manual_seed(0)
@@ -73,13 +69,7 @@ class PagedKVCache:
         InputError
             If there is no room for one more token.
         """
-        last = self.model.max_context_tokens - evicted_tokens
-        if tokens < 1 or evicted_tokens < 0 or tokens >= min(self.capacity_tokens, last):
-            raise InputError(
-                f"position {tokens} with {evicted_tokens} tokens evicted",
-                f"The cache has {self.capacity_tokens} slots, {self.model.name} ends at "
-                f"{self.model.max_context_tokens}, and a step needs one more",
-            )
+        check_room(self.model, self.capacity_tokens, tokens, evicted_tokens)
         self.tokens, self.evicted_tokens = tokens, evicted_tokens
         self.context.fill_(tokens)
         self.evicted.fill_(evicted_tokens)

@@ -12,6 +12,21 @@ from measure.kernels import torch_flow as flow
 THETA = 10000.0
 
 
+def check_room(
+    model: ModelShape, capacity_tokens: int, tokens: int = 1, evicted_tokens: int = 0
+) -> None:
+    """Raise InputError where a cache, or one more token in it, is past the model's context."""
+    most = model.max_context_tokens
+    if capacity_tokens > most:
+        raise InputError(f"a cache of {capacity_tokens} tokens, but {model.name} ends at {most}")
+    if tokens < 1 or evicted_tokens < 0 or tokens >= min(capacity_tokens, most - evicted_tokens):
+        raise InputError(
+            f"position {tokens} with {evicted_tokens} tokens evicted",
+            f"The cache has {capacity_tokens} slots, {model.name} ends at {most}, and a step needs "
+            "one more",
+        )
+
+
 class KVCache:
     """Keys and values of every layer, in fp32.
 
@@ -24,11 +39,7 @@ class KVCache:
     """
 
     def __init__(self, model: ModelShape, batch: int, capacity_tokens: int) -> None:
-        if capacity_tokens > model.max_context_tokens:
-            raise InputError(
-                f"a cache of {capacity_tokens} tokens, but {model.name} ends at "
-                f"{model.max_context_tokens}"
-            )
+        check_room(model, capacity_tokens)
         self.model, self.capacity_tokens = model, capacity_tokens
         self.rope = flow.rope_table(model.max_context_tokens, model.head_dim, THETA)
         shape = (batch, model.kv_heads, capacity_tokens, model.head_dim)
@@ -44,13 +55,7 @@ class KVCache:
         InputError
             If there is no room for one more token.
         """
-        last = self.model.max_context_tokens - evicted_tokens
-        if tokens < 1 or evicted_tokens < 0 or tokens >= min(self.capacity_tokens, last):
-            raise InputError(
-                f"position {tokens} with {evicted_tokens} tokens evicted",
-                f"The cache has {self.capacity_tokens} slots, {self.model.name} ends at "
-                f"{self.model.max_context_tokens}, and a step needs one more",
-            )
+        check_room(self.model, self.capacity_tokens, tokens, evicted_tokens)
         self.tokens, self.evicted_tokens = tokens, evicted_tokens
         # A slot's angles: the table, from where positions and slots differ.
         self.angles = self.rope[0][evicted_tokens:], self.rope[1][evicted_tokens:]
