@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_browser import BROWSER, BROWSERS, opened
+from browser import needs_browser, opened
 
 from reports.maps import break_even_maps
 from reports.page import Chart, render
@@ -91,14 +91,14 @@ def test_a_step_has_a_bar_an_op_outlines_and_hatches() -> None:
     assert list(figure.layout.yaxis.categoryarray) == ["CPU router", "GPU"]
 
 
-@pytest.mark.skipif(BROWSER is None, reason=f"none of {BROWSERS} is on PATH")
+@needs_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_they_are_drawn_in_a_browser(tmp_path: Path, theme: str) -> None:
     page = tmp_path / "page.html"
     blocks = step_blocks(STEP, PARTS, "It waits.", "a step", {"seed": 0})
     maps = [Chart(figure) for figure in break_even_maps(CELLS, "output_tokens", "batch")]
     page.write_text(render("A step", [*blocks, *maps]))
-    dom, console = opened(page, tmp_path / "home", fragment=f"#{theme}")
+    dom, console = opened(page, fragment=f"#{theme}")
     assert console == []
     assert f'data-errors="0" data-theme="{theme}" data-drawn="3"' in dom
     step, early, sparse = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
