@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from measure.decode.gpu_checks import decode_rows
-from measure.gpu import capture, require_gpu
+from measure.gpu import capture, replay_s, require_gpu, streams
 from measure.kernels import (
     attention_reference,
     flow,
@@ -55,6 +55,10 @@ def fused_rows() -> Iterator[Row]:
         )
         for name, error in check_fused(router).items():
             yield f"fused r={channels} group={group} {tokens} {name}", error, 1e-4
+    for top, threads, tokens in ((33, 256, 4096), (48, 512, 6147), (64, 256, 517), (64, 512, 9999)):
+        tuning = Tuning(2, threads, 2)
+        router = router_fused.random_router(2, tokens, kv_heads=2, top=top, tuning=tuning)
+        yield f"fused top={top} {tokens}", check_fused(router)["selection"], 1e-4
     router = router_fused.random_router(2, 40000, kv_heads=1, top=64, page_tokens=4)
     yield "fused 40000 selection", check_fused(router)["selection"], 1e-4
 
@@ -164,9 +168,28 @@ def handover_rows() -> Iterator[Row]:
     channel.close()
 
 
+def stream_rows() -> Iterator[Row]:
+    """The second stream runs beside the first, however many torch has handed out since."""
+    _, side = streams()
+    others = [torch.cuda.Stream() for _ in range(40)]
+
+    def wait() -> None:
+        torch.cuda._sleep(1_000_000)
+
+    def fork() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            wait()
+        wait()
+        torch.cuda.current_stream().wait_stream(side)
+
+    alone_s, both_s = (float(np.median(replay_s(capture([one]), 9))) for one in (wait, fork))
+    yield f"second stream beside the first, {len(others)} others", both_s / alone_s, 1.5
+
+
 FAMILIES = (
     *(fused_rows, stepwise_rows, selector_rows),
-    *(attention_rows, flow_rows, handover_rows, decode_rows),
+    *(attention_rows, flow_rows, handover_rows, stream_rows, decode_rows),
 )
 
 

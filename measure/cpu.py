@@ -23,7 +23,10 @@ DTYPE = torch.float32
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: a model, a selector, and ticks of the axes."""
+    """What is measured: a model, a selector, and ticks of the axes.
+
+    Where `pages` are given the CPU router is measured over them too, not for the selector's alone.
+    """
 
     model: ModelShape
     selector: RocketKV
@@ -34,6 +37,7 @@ class Plan:
     contexts: tuple[int, ...]
     prompts: tuple[int, ...]
     selected: tuple[int, ...]
+    pages: tuple[int, ...] = ()
     seed: int = 0
 
     @property
@@ -54,10 +58,11 @@ ROUTER_PLAN = Plan(
     rank=128,
     channels=32,
     threads=(8, 15),
-    batches=(1, 2, 4, 6, 8, 12, 16),
+    batches=(1, 2, 4, 8, 16),
     contexts=(4096, 6144, 8192, 10240, 12288),
     prompts=(),
     selected=(128,),
+    pages=(32, 64),
 )
 
 

@@ -83,8 +83,8 @@ def _proxy_down(plan: Plan) -> Bench:
     return flow_bench("proxy_down", plan, {"batch": plan.batches}, prepare, holds)
 
 
-def router_shape(plan: Plan, batch: int, tokens: int) -> RouterShape:
-    """Return the C++ router's sizes for a batch and a context."""
+def router_shape(plan: Plan, batch: int, tokens: int, pages: int | None = None) -> RouterShape:
+    """Return the C++ router's sizes for a batch, a context and pages, the plan's by default."""
     m = plan.model
     return RouterShape(
         layers=m.layers,
@@ -94,15 +94,17 @@ def router_shape(plan: Plan, batch: int, tokens: int) -> RouterShape:
         head_dim=m.head_dim,
         page_tokens=plan.page_tokens,
         capacity_tokens=tokens,
-        top_pages=plan.top_pages,
+        top_pages=pages or plan.top_pages,
         channels=plan.channels,
         rank=plan.rank,
     )
 
 
-def filled_router(plan: Plan, threads: int, batch: int, tokens: int) -> Router:
+def filled_router(
+    plan: Plan, threads: int, batch: int, tokens: int, pages: int | None = None
+) -> Router:
     """Return a running router whose layers hold noise."""
-    router = Router(router_shape(plan, batch, tokens), threads)
+    router = Router(router_shape(plan, batch, tokens, pages), threads)
     router.set_rope(rope_table(tokens, plan.model.head_dim))
     router.randomize(plan.seed)
     return router
@@ -119,6 +121,8 @@ def _router_bench(
     fixed = {"threads": plan.threads[:1]}
     heldout = tuple(fixed_place(place, fixed) for place in held_out(plan.seed, held))
     conditions = _conditions(plan) | {"projection_rank": [0, plan.rank], "summary_dtype": ["fp8"]}
+    if plan.pages:  # an axis, or of no matter to an update
+        del conditions["top_pages"]
     return Bench(
         table=table,
         axes=tuple(axes),
@@ -139,17 +143,18 @@ def fixed_place(place: Place, fixed: dict[str, tuple[int, ...]]) -> Place:
 
 def _cpu_route(plan: Plan) -> Bench:
     m = plan.model
+    axes = {"threads": plan.threads, "batch": plan.batches, "context_tokens": plan.contexts}
+    axes |= {"top_pages": plan.pages} if plan.pages else {}
 
     def prepare(place: Place) -> Ready:
-        threads, batch, tokens = (int(place[a]) for a in ("threads", "batch", "context_tokens"))
-        with filled_router(plan, threads, batch, tokens) as router:
+        threads, batch, tokens, *most = (int(place[axis]) for axis in axes)
+        with filled_router(plan, threads, batch, tokens, *most) as router:
             seconds = iter(sample(router, LATENT, tokens, 20e-6, _WARM_UP_CALLS + _ROUTER_CALLS))
         pages = (tokens - 1) // plan.page_tokens
         weights = plan.rank * m.q_width * 2
         moved = weights + batch * m.kv_heads * pages * plan.channels
         return Ready(lambda: float(next(seconds)), moved, _ROUTER_CALLS)
 
-    axes = {"threads": plan.threads, "batch": plan.batches, "context_tokens": plan.contexts}
     reference = "C++ router, from the request word to the answer word, 20 us idle before each call"
     return _router_bench("cpu_route", plan, axes, prepare, reference)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -34,6 +35,16 @@ def stream_handle() -> int:
     return int(torch.cuda.current_stream().cuda_stream)
 
 
+@functools.cache
+def streams() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """The stream that graphs are captured on, and the one for what runs beside.
+
+    Both are made once: torch hands out 32 in turn, so one made later may be the other again, and
+    what is forked to it would run in line.
+    """
+    return torch.cuda.Stream(), torch.cuda.Stream()
+
+
 def cold_sets(bytes_touched: int, most: int = 256) -> int:
     """Sets of inputs to rotate through so that each is cold again at its turn."""
     return max(2, min(most, -(-COLD_BYTES // max(bytes_touched, 1))))
@@ -49,15 +60,15 @@ def copy_launch(size_bytes: int, *, down: bool) -> Launch:
 
 def capture(launches: Sequence[Launch]) -> torch.cuda.CUDAGraph:
     """A CUDA graph of the launches, each dependent on the one before; all are run once first."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    stream, _ = streams()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for launch in launches:
             launch()
-    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         for launch in launches:
             launch()
     return graph

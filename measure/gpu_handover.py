@@ -10,7 +10,7 @@ import torch
 
 from measure.campaign import Bench, Place, Ready
 from measure.gpu import Launch, capture, copy_launch
-from measure.gpu_layer import GEMMS, SMALL, Sampler, added, difference, layer_loop
+from measure.gpu_layer import ATTENTION, LAYER, Sampler, added, difference, layer_loop
 from measure.gpu_tables import LAYER_CALLS, LAYER_WINDOWS, chained, gpu_bench, integers, median_s
 from measure.kernels.handover import Channel
 
@@ -23,7 +23,7 @@ def handover_benches() -> list[Bench]:
     """Return publish and await inside a layer, and copies to the host, over their bytes."""
     channel = Channel()
     channel.answered()
-    layer = (*GEMMS, *SMALL)
+    layer = (*LAYER, *ATTENTION)
 
     def publish(place: Place) -> Sampler:
         source = torch.zeros(int(place["payload_bytes"]), dtype=torch.uint8)
@@ -35,9 +35,7 @@ def handover_benches() -> list[Bench]:
         indices = torch.zeros(int(place["payload_bytes"]) // 4, dtype=torch.int32)
         anchor = [lambda: channel.publish(source)]
         loop = layer_loop(1)
-        both = loop.sampler(
-            *layer, anchor=anchor, attention=[lambda: channel.await_answer(indices)]
-        )
+        both = loop.sampler(*layer, anchor=anchor, route=[lambda: channel.await_answer(indices)])
         return difference(both, loop.sampler(*layer, anchor=anchor), loop.layers)
 
     def copy(place: Place) -> tuple[list[Launch], int]:
@@ -86,7 +84,7 @@ def round_trip_s(busy_s: float = 50e-6) -> float:
 def graph_gap_s(replayed: int = 20) -> float:
     """Return what lies between two graphs that are launched back to back."""
     loop = layer_loop(1)
-    launches = loop.launches((*GEMMS, *SMALL), {})
+    launches = loop.launches(LAYER, {})
 
     def total_s(graph: torch.cuda.CUDAGraph, count: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -4,12 +4,14 @@ A short kernel waits for the tail of the GEMM before it and delays the start of 
 what it reads is cold because gigabytes of weights went by since the last layer. In a chain of its
 own it would look a third cheaper than it is. So it is priced by difference: eight layers of the
 main flow in one graph, with the op and without it. The four GEMMs, RoPE, activation and norms are
-added one after the other, so that their prices add up to the layer.
+added one after the other, then attention, then a router before it, so that their prices add up to
+the layer.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -25,8 +27,10 @@ LAYERS = 8
 # Ops of the layer around an inserted one; what is left out has a price of its own.
 GEMMS = ("gemm_qkv", "gemm_o", "gemm_gate_up", "gemm_down")
 SMALL = ("rope", "act", "norm")
-# Name of the op before which an inserted one stands.
-SLOTS = {"attention": "gemm_o", "anchor": "gemm_gate_up"}
+ATTENTION = ("attn_dense", "attn_sparse")
+LAYER = (*GEMMS, *SMALL)
+# Names of the ops before which an inserted one stands.
+SLOTS = {"attention": ("gemm_o",), "route": ATTENTION, "anchor": ("gemm_gate_up",)}
 
 Sampler = Callable[[], float]
 
@@ -49,7 +53,7 @@ def replays(graph: torch.cuda.CUDAGraph, at_once: int = 10) -> Sampler:
 
 @dataclass
 class LayerLoop:
-    """Eight layers of the main flow without attention, for a batch."""
+    """Eight layers of the main flow for a batch, with attention over 256 tokens or without."""
 
     batch: int
     layers: int = LAYERS
@@ -62,7 +66,7 @@ class LayerLoop:
             if name.startswith("attn"):  # once, for what o_proj reads
                 launch()
         self.chain = chain
-        self.steps = [(name, launch) for name, launch in steps if name in (*GEMMS, *SMALL)]
+        self.steps = [(name, launch) for name, launch in steps if name in (*LAYER, *ATTENTION)]
         self._plain: dict[tuple[str, ...], Sampler] = {}
 
     @cached_property
@@ -80,14 +84,13 @@ class LayerLoop:
     def launches(
         self, ops: Collection[str], inserted: Mapping[str, Sequence[Launch]]
     ) -> list[Launch]:
-        """Return the launches of some ops, and before `slot` those inserted, in rotation."""
-        before = {SLOTS[slot]: list(found) for slot, found in inserted.items()}
-        seen = dict.fromkeys(before, 0)
+        """Return the launches of some ops, and those inserted in their slots, in rotation."""
+        rotations = {slot: itertools.cycle(found) for slot, found in inserted.items()}
+        before = {name: turn for slot, turn in rotations.items() for name in SLOTS[slot]}
         chain: list[Launch] = []
         for name, launch in self.steps:
             if name in before:
-                chain.append(before[name][seen[name] % len(before[name])])
-                seen[name] += 1
+                chain.append(next(before[name]))
             if name in ops:
                 chain.append(launch)
         return chain
@@ -142,17 +145,19 @@ def small_op(name: str, batch: int) -> Sampler:
 
 
 def added(batch: int, launches: Sequence[Launch], slot: str = "attention") -> Sampler:
-    """Return a sampler of what an op adds to a layer without attention.
+    """Return a sampler of what an op adds to a layer.
 
     Parameters
     ----------
     launches
         In rotation over the layers.
     slot
-        ``attention`` (between RoPE and o_proj) or ``anchor`` (between the second norm and gate_up).
+        ``attention`` (between RoPE and o_proj), ``route`` (before an attention over few tokens,
+        which is there with the op and without it) or ``anchor`` (between the second norm and
+        gate_up, in a layer without attention).
     """
     loop = layer_loop(batch)
-    ops = (*GEMMS, *SMALL)
+    ops = (*LAYER, *ATTENTION) if slot == "route" else LAYER
     return difference(loop.sampler(*ops, **{slot: launches}), loop.sampler(*ops), LAYERS)
 
 

@@ -25,6 +25,7 @@ from measure.main import number, plain
 from measure.table import Progress
 
 _QUICK_CALLS = 8
+_STATE = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
 def measure_gpu(
@@ -56,12 +57,21 @@ def measure_gpu(
 
 
 def gpu_facts() -> dict[str, object]:
-    """Return what this GPU and its driver are, and its clocks as they are found."""
+    """Return what this GPU and its driver are, its clocks as they are found, and under load."""
+    facts = _smi("name,driver_version,pcie.link.gen.current", "gpu_")
+    facts |= _smi(_STATE, "gpu_")
+    square = torch.randn(8192, 8192, device="cuda").bfloat16()
+    for _ in range(600):  # about a second
+        torch.mm(square, square)
+    facts |= _smi(_STATE, "gpu_load_")
+    torch.cuda.synchronize()
+    return facts | {"cuda": torch.version.cuda}
+
+
+def _smi(query: str, prefix: str) -> dict[str, object]:
+    """Return what the driver says of the first GPU, by the query's names."""
     import subprocess
 
-    query = (
-        "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,pcie.link.gen.current"
-    )
     done = subprocess.run(
         ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
         capture_output=True,
@@ -69,8 +79,8 @@ def gpu_facts() -> dict[str, object]:
     )
     found = done.stdout.strip().splitlines()
     texts = found[0].split(", ") if found else []
-    keys = [f"gpu_{key.replace('.', '_')}" for key in query.split(",")]
-    return dict(zip(keys, texts, strict=False)) | {"cuda": torch.version.cuda}
+    keys = [f"{prefix}{key.replace('.', '_')}" for key in query.split(",")]
+    return dict(zip(keys, texts, strict=False))
 
 
 def profile_spec(name: str, facts: dict[str, object], cores: int) -> dict[str, Any]:

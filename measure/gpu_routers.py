@@ -38,9 +38,9 @@ def selector_benches() -> list[Bench]:
             _quest,
             quest,
             keys={"per": ("query_head", "kv_head")},
-            slot="attention",
+            slot="route",
         ),
-        gpu_bench("gpu_route_exact_topk", axes, _exact_topk, exact, slot="attention"),
+        gpu_bench("gpu_route_exact_topk", axes, _exact_topk, exact, slot="route"),
     ]
     routers = [dataclasses.replace(bench, source_hash=selector_hash()) for bench in benches]
     return [*routers, _summary_bench()]

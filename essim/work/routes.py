@@ -19,6 +19,14 @@ def _update_bytes(case: Case, batch: int) -> float:
     return batch * (case.model.kv_width * case.model.activation_bytes + 2 * summary)
 
 
+def _route_axes(case: Case, point: Point) -> dict[str, float | Values]:
+    """Batch and context, and where the selector chooses pages how many."""
+    axes: dict[str, float | Values] = {"batch": point.batch}
+    axes["context_tokens"] = point.context_tokens.astype(np.float64)
+    pages = case.selector.table_conditions().get("top_pages")
+    return axes if pages is None else axes | {"top_pages": pages}
+
+
 def _gpu_route(kernel: str) -> Pricer:
     def work(case: Case, point: Point) -> Work:
         stepwise = kernel == "stepwise"
@@ -26,7 +34,7 @@ def _gpu_route(kernel: str) -> Pricer:
         route = case.selector.route_work(case.model, point.context_tokens, channels)
         return Work(
             case.selector.router_table if stepwise else "gpu_route_fused",
-            axes={"batch": point.batch, "context_tokens": point.context_tokens},
+            axes=_route_axes(case, point),
             keys={"per": case.settings()["per"]},
             byte_count=point.batch * route.read_bytes + _update_bytes(case, point.batch),
             flops=point.batch * route.flops,
@@ -87,11 +95,7 @@ def _cpu_route(case: Case, point: Point) -> Work:
             weights -= (case.routing.projection_rank or 0) * case.model.hidden
     return Work(
         "cpu_route",
-        axes={
-            "threads": threads,
-            "batch": point.batch,
-            "context_tokens": point.context_tokens,
-        },
+        axes={"threads": threads, **_route_axes(case, point)},
         byte_count=point.batch * route.read_bytes + weights * case.model.activation_bytes,
         flops=point.batch * (route.flops + 2.0 * weights),
         launches=0,

@@ -16,6 +16,7 @@ from measure.decode.gpu_cache import BLOCK_PAGES, PagedKVCache, paged, planes
 from measure.decode.gpu_kernels import widen
 from measure.decode.mailbox import GpuMailbox
 from measure.decode.weights import Weights
+from measure.gpu import streams
 from measure.kernels import projection
 from measure.kernels.router_abi import Kind, RouterShape
 from measure.kernels.router_fused import FusedRouter
@@ -148,7 +149,7 @@ class SideRouting:
         self.routers, self.factors = routers, factors
         self.latents, self.proxy = latents, proxy
         self.queries = {layer: torch.empty_like(proxy) for layer in factors} if keep else {}
-        self.stream, self._read = torch.cuda.Stream(), torch.cuda.Event()
+        self.stream, self._read = streams()[1], torch.cuda.Event()
 
     def fork(self, layer: int, anchor: Tensor) -> None:
         """Launch for a target layer: the key of the layer before, proxy query, scan."""

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from measure.gpu import streams
 from measure.kernels import flow, projection, router_fused, router_stepwise
 from measure.kernels.attention import (
     Attention,
@@ -97,6 +98,8 @@ class Chain:
         o_proj, await before attention, answered in advance).
     kernel
         ``fused`` or ``stepwise``.
+    top_pages
+        Pages that a router chooses and attention reads.
     """
 
     shape: Shape
@@ -104,6 +107,7 @@ class Chain:
     tokens: int
     kernel: str = "fused"
     routing: str = "none"
+    top_pages: int = 32
     layers: list[Layer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -119,8 +123,8 @@ class Chain:
             "fused": self._routers(router_fused.random_router),
             "stepwise": self._routers(router_stepwise.random_router),
         }
-        self.channel, self.side = Channel(), torch.cuda.Stream()
-        self.answer = torch.zeros(self.batch * s.kv_heads * 32, dtype=torch.int32)
+        self.channel, self.side = Channel(), streams()[1]
+        self.answer = torch.zeros(self.batch * s.kv_heads * self.top_pages, dtype=torch.int32)
         self.channel.answered()
 
     def _layer(self) -> Layer:
@@ -141,7 +145,7 @@ class Chain:
 
     def _routers(self, make: Callable[..., Router]) -> list[Router]:
         """A router a layer, each run once so that its indices are a selection."""
-        first = make(self.batch, self.tokens)
+        first = make(self.batch, self.tokens, top=self.top_pages)
         made = [make(self.batch, self.tokens, like=first) for _ in self.layers]
         for router in made:
             router.indices = torch.full_like(router.indices, -1)

@@ -5,8 +5,9 @@
 // block, the leader, collects. Summaries are channel-major, so that only the chosen sign plane of
 // the chosen channels is read. Scores are products of tensor cores: e5m2 is the top byte of fp16, a
 // tile of pages is the A operand, the group's queries in fp16 are B. Blocks send exponentials
-// relative to their tile's maximum to the leader, so that the leader waits once; it weighs them, and selects exactly: the `top`-th largest of 64 group maxima is a
-// lower bound of the `top`-th largest score, and the few scores above it are ranked by counting.
+// relative to their tile's maximum to the leader, so that the leader waits once; it weighs them, and
+// selects exactly: the `top`-th largest of 64 or 128 group maxima is a lower bound of the `top`-th
+// largest score, and the few scores above it are ranked by counting.
 #include "router_fused/select.cuh"
 
 namespace {
@@ -61,7 +62,10 @@ __global__ void __launch_bounds__(kThreads) route(const RouteArgs a) {
     __syncthreads();
     barrier_wait(&barrier);
     cluster_arrive();  // copied: the other blocks may end
-    select<kThreads, kWords, kGroup>(a, pair, pages, tiles, c);
+    if (a.top <= 32)
+      select<kThreads, kWords, kGroup, 64>(a, pair, pages, tiles, c);
+    else
+      select<kThreads, kWords, kGroup, 128>(a, pair, pages, tiles, c);
   }
   if (updates) {
     const bool opens = (context - 1) % a.page_tokens == 0;

@@ -9,7 +9,6 @@
 namespace {
 
 constexpr int kDim = 128;       // channels of a head
-constexpr int kGroups = 64;     // groups of pages whose maxima bound the threshold
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr unsigned kAll = 0xffffffffu;
 

@@ -61,8 +61,9 @@ __device__ __forceinline__ void collect(int positions, float threshold, int* cou
   }
 }
 
-// Exact top pages of the collected scores.
-template <int kThreads, int kWords, int kGroup>
+// Exact top pages of the collected scores. Few scores reach the `top`-th largest of the maxima of
+// kGroups groups of pages as long as there are clearly more groups than top pages.
+template <int kThreads, int kWords, int kGroup, int kGroups>
 __device__ void select(const RouteArgs& a, int pair, int pages, int tiles,
                        const Collected<kGroup>& c) {
   constexpr int kTile = 32 * kWords, kLanes = kThreads / kGroups;
