@@ -128,7 +128,7 @@ def run_prefill(
 ) -> Run:
     """Simulate the prefill of one sequence."""
     tokens = point.workload.input_tokens
-    ops = prefill_step(point.model, point.resolved_selector(), point.routing)
+    ops = prefill_step(point.model, point.resolved_selector(), point.routing, tokens)
     at = Point(1, tokens, np.array([tokens], dtype=np.int64))
     return _run(point, profile, finish, ops, at, strict, seed=0)
 

@@ -80,11 +80,12 @@ def _kv_formula(model: ModelShape) -> str:
 def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
     """Return the lines of GPU and CPU, each with its total and what is free."""
     need, batch = memory(point, profile), point.workload.batch
+    selector = point.resolved_selector()
     share = point.memory.reserve_frac
     kv = max(need.kv_bytes, need.kv_peak_bytes)
     at_peak = need.kv_peak_bytes > need.kv_bytes
     when = "while the last prompt is prefilled, before eviction" if at_peak else "at the last token"
-    scores = "stage-1 scores, " if point.selector.evicts_prompt else ""
+    scores = "stage-1 scores, " if selector.evicts(point.workload.input_tokens) else ""
     gpu_lines = [
         (
             "weights",

@@ -215,10 +215,12 @@ def _update(build: _Builder, layer: int) -> None:
     build.add(f"update.{layer}", "cpu_update", "cpu", waits=[f"key_d2h.{layer}"])
 
 
-def prefill_step(model: ModelShape, selector: Selector, routing: Routing) -> tuple[Op, ...]:
+def prefill_step(
+    model: ModelShape, selector: Selector, routing: Routing, prompt_tokens: int
+) -> tuple[Op, ...]:
     """Return the ops of one sequence's prefill: dense, then what its selector needs of it.
 
-    That is stage 1 where the prompt is evicted, and page summaries where there are any.
+    That is stage 1 where a part of the prompt is evicted, and page summaries where there are any.
     Where routing runs on the CPU, each layer's summaries are copied there on the `d2h` stream
     while later layers run; the first decode step needs all of them, so the last op waits. It
     refuses what `decode_step` refuses.
@@ -239,7 +241,7 @@ def prefill_step(model: ModelShape, selector: Selector, routing: Routing) -> tup
         _mlp(build, model, layer)
         if sliding:
             continue
-        if selector.evicts_prompt:
+        if selector.evicts(prompt_tokens):
             build.add(f"stage1.{layer}", "stage1_select")
         if layer < selector.dense_layers() or not summarised:
             continue

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from measure.decode.gpu_checks import decode_rows
+from essim.selectors.dense import Dense
+from measure.decode import gpu_checks
+from measure.decode.prefill import prefill
+from measure.decode.reference import float64_step
 from measure.gpu import capture, replay_s, require_gpu, streams
 from measure.kernels import (
     attention_reference,
-    flow,
     flow_checks,
     router_fused,
     router_quest,
@@ -37,6 +39,8 @@ Row = tuple[str, float, float]
 """Name, error, bound."""
 
 BF16, ATTENTION, PROXY = 4e-3, 1e-2, 1e-2
+# Tensor cores add FP8 products up with few bits more than BF16 has.
+FP8 = 1e-2
 
 
 def fused_rows() -> Iterator[Row]:
@@ -115,19 +119,19 @@ def attention_rows() -> Iterator[Row]:
         op()
         error = relative_error(floats(op.result), attention_reference.attention(op))
         yield f"attention sparse block={block} splits={splits}", error, ATTENTION
+    queries, cache = torch.randn(2, 8, 4, 128).bfloat16(), random_cache(2, 4003, block_tokens=16)
+    op = sparse_attention(queries, cache, random_pages(2, 8, 250, 127), 16)
+    op()
+    error = relative_error(floats(op.result), attention_reference.attention(op))
+    yield "attention sparse page=16 block=16", error, ATTENTION
+    yield "attention prefill", flow_checks.check_prefill(2, 4, 1037, 128), ATTENTION
 
 
 def gemm_rows() -> Iterator[Row]:
-    """BF16 and FP8 GEMMs."""
-    hidden, weight = torch.randn(8, 512).bfloat16(), torch.randn(256, 512).bfloat16()
-    out = torch.full((8, 256), float("nan"), dtype=torch.bfloat16)
-    flow.gemm(hidden, weight, out)
-    expected = floats(hidden) @ floats(weight).T
-    yield "gemm bf16", relative_error(floats(out), expected), BF16
-    scale, kind = torch.ones(()), torch.float8_e4m3fn
-    small = flow.gemm_fp8(hidden.to(kind), weight.to(kind), scale)
-    expected = floats(hidden.to(kind).float()) @ floats(weight.to(kind).float()).T
-    yield "gemm fp8", relative_error(floats(small), expected), BF16
+    """BF16 and FP8 GEMMs, decode and prefill rows, at sizes of the measured layer."""
+    for rows, (n, k) in itertools.product((1, 16, 300), ((6144, 4096), (1024, 14336))):
+        yield f"gemm bf16 {rows} {n}x{k}", flow_checks.check_gemm(rows, n, k), BF16
+        yield f"gemm fp8 {rows} {n}x{k}", flow_checks.check_gemm(rows, n, k, fp8=True), FP8
 
 
 def flow_rows() -> Iterator[Row]:
@@ -187,9 +191,23 @@ def stream_rows() -> Iterator[Row]:
     yield f"second stream beside the first, {len(others)} others", both_s / alone_s, 1.5
 
 
+def prefill_rows() -> Iterator[Row]:
+    """A prompt's logits are those of a step that takes in its last token."""
+    prompt = torch.arange(7, 127)
+    with gpu_checks.small("dense") as run:
+        cached, logits = prefill(run.weights, Dense(), prompt, run.cache.rope)
+        cos_sin = np.stack([floats(part[len(prompt) - 1]) for part in run.cache.rope])
+        cache = [(floats(keys), floats(values)) for keys, values in cached]
+        last = prompt[-1:].cpu().numpy()
+        expected = float64_step(run.weights, last, cache, {}, gpu_checks.PAGE, cos_sin).logits
+    error = relative_error(floats(logits), expected)
+    yield "decode dense: logits of a prefill", error, gpu_checks.BOUNDS["logits"]
+
+
 FAMILIES = (
     *(fused_rows, stepwise_rows, selector_rows),
-    *(attention_rows, flow_rows, handover_rows, stream_rows, decode_rows),
+    *(attention_rows, flow_rows, handover_rows, stream_rows, prefill_rows),
+    gpu_checks.decode_rows,
 )
 
 

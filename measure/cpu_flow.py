@@ -194,14 +194,13 @@ def _prefill_benches(plan: Plan) -> list[Bench]:
         return select
 
     def summary(tokens: int) -> Callable[[], object]:
-        keys = cache(min(budget, tokens))
+        keys = cache(tokens)
         return lambda: flow.build_summary(keys, page)
 
-    kept = holds | {"prompt_budget": [budget]}
     tables = (
         ("attn_prefill", attention, holds),
-        ("stage1_select", stage1, kept),
-        ("summary_build", summary, kept | {"page_tokens": [page]}),
+        ("stage1_select", stage1, holds | {"prompt_budget": [budget]}),
+        ("summary_build", summary, holds | {"page_tokens": [page]}),
     )
     return [
         _rows_bench(name, plan, rows, make, 2 * m.kv_width, conditions)

@@ -267,15 +267,16 @@ def prefill_benches() -> list[Bench]:
 
     def summary(place: Place) -> tuple[list[Launch], int]:
         (tokens,) = integers(place, "rows")
-        kept = min(tokens, budget)
-        row = (kept // 4 // 128 + 1) * 128
+        row = (tokens // 4 // 128 + 1) * 128
         codes = torch.empty(SHAPE.kv_heads, 2, SHAPE.dim, row, dtype=torch.uint8)
-        keys = [prompt(kept, SHAPE.kv_heads) for _ in range(8)]
+        keys = [prompt(tokens, SHAPE.kv_heads) for _ in range(8)]
         return [lambda k=k: stage1.build_summaries(k, codes, 4) for k in keys], 0
 
-    kept = CACHE | {"prompt_budget": [budget], "selector": ["rocketkv"]}
+    rocket = CACHE | {"selector": ["rocketkv"]}
     return [
         gpu_bench("attn_prefill", rows, attention, CACHE, least=2, calls=10),
-        gpu_bench("stage1_select", rows, select, kept, least=2, calls=10),
-        gpu_bench("summary_build", rows, summary, kept | {"page_tokens": [4]}, calls=20),
+        gpu_bench(
+            "stage1_select", rows, select, rocket | {"prompt_budget": [budget]}, least=2, calls=10
+        ),
+        gpu_bench("summary_build", rows, summary, rocket | {"page_tokens": [4]}, calls=20),
     ]

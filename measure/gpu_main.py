@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +63,22 @@ def gpu_facts() -> dict[str, object]:
     facts = _smi("name,driver_version,pcie.link.gen.current", "gpu_")
     facts |= _smi(_STATE, "gpu_")
     square = torch.randn(8192, 8192, device="cuda").bfloat16()
-    for _ in range(600):  # about a second
-        torch.mm(square, square)
-    facts |= _smi(_STATE, "gpu_load_")
-    torch.cuda.synchronize()
-    return facts | {"cuda": torch.version.cuda}
+
+    def ask_later() -> dict[str, object]:
+        time.sleep(1.0)
+        return _smi(_STATE, "gpu_load_")
+
+    with ThreadPoolExecutor(1) as pool:
+        loaded = pool.submit(ask_later)
+        while not loaded.done():
+            for _ in range(20):
+                torch.mm(square, square)
+            torch.cuda.synchronize()
+    return facts | loaded.result() | {"cuda": torch.version.cuda}
 
 
 def _smi(query: str, prefix: str) -> dict[str, object]:
     """Return what the driver says of the first GPU, by the query's names."""
-    import subprocess
-
     done = subprocess.run(
         ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
         capture_output=True,

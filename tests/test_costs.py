@@ -207,10 +207,13 @@ def kinds(model: ModelShape) -> set[str]:
     selectors = [Dense()] if model.mla else [Dense(), ROCKET]
     routings = [Routing(**fields) for fields in ROUTINGS.values() if fields["anchor"] != "mix"]
     lists = (
-        make(model, selector, routing)
-        for make in (decode_step, prefill_step)
+        ops
         for selector in selectors
         for routing in routings
+        for ops in (
+            decode_step(model, selector, routing),
+            prefill_step(model, selector, routing, 40960),
+        )
     )
     return {op.kind for ops in lists for op in ops}
 

@@ -70,7 +70,7 @@ def test_it_never_saves_more_than_half_the_reads(context: int, top: int) -> None
 
 def test_it_has_no_summaries_to_build_or_update() -> None:
     for where in (INLINE, EARLY):
-        kinds = {op.kind for op in prefill_step(LLAMA, TOP, where)}
+        kinds = {op.kind for op in prefill_step(LLAMA, TOP, where, 40960)}
         assert not kinds & {"stage1_select", "summary_build", "summary_d2h"}
     kinds = [op.kind for op in decode_step(LLAMA, TOP, EARLY)]
     assert kinds.count("gpu_route_stepwise") == kinds.count("gpu_proxy") == 31

@@ -91,7 +91,7 @@ def test_only_layers_with_full_attention_are_routed_and_evicted() -> None:
     ops = decode_step(model, ROCKET, ROUTING)
     assert kinds(ops, "attn.") == ["attn_window"] * 3 + ["attn_sparse"] * 29
     assert [op.name for op in ops if op.kind == "cpu_route"] == [f"route.{i}" for i in range(3, 32)]
-    prefill = prefill_step(model, ROCKET, ROUTING)
+    prefill = prefill_step(model, ROCKET, ROUTING, 40960)
     assert kinds(prefill, "attn.")[2:4] == ["attn_prefill_window", "attn_prefill"]
     assert len(kinds(prefill, "stage1.")) == len(kinds(prefill, "copy.")) == 29
 
@@ -121,7 +121,7 @@ def test_a_latent_is_read_once_for_all_heads() -> None:
     assert found.flops == 2 * 1000 * 32 * 2 * (576 + 512)
     ops = [op.name for op in decode_step(model, Dense(), ROUTING)]
     assert ops[1:8] == ["norm1.0", "qkv.0", "rope.0", "absorb_q.0", "attn.0", "absorb_v.0", "o.0"]
-    assert [op.kind for op in prefill_step(model, Dense(), ROUTING)][4:6] == [
+    assert [op.kind for op in prefill_step(model, Dense(), ROUTING, 40960)][4:6] == [
         "gemm_kv_b",
         "attn_prefill_mla",
     ]

@@ -139,7 +139,8 @@ def test_nothing_is_evicted_and_prefill_only_builds_summaries(scenario_file) -> 
     selector = Quest(budget_tokens=2048, dense_layer_count=2)
     assert selector.kept_prompt_tokens(40960) == 40960
     small = LLAMA.model_copy(update={"layers": 3})
-    kinds = [op.kind for op in prefill_step(small, selector, Routing(where="cpu", anchor="mid"))]
+    on_cpu = Routing(where="cpu", anchor="mid")
+    kinds = [op.kind for op in prefill_step(small, selector, on_cpu, 40960)]
     assert "stage1_select" not in kinds
     assert kinds.count("summary_build") == kinds.count("summary_d2h") == 1
     base, _ = load_scenario(quest_file(scenario_file, "budget_tokens: 2048"))

@@ -115,13 +115,14 @@ def test_gpu_side_forks_at_the_anchor_joins_before_attention_and_pays_the_slowdo
 
 
 def test_prefill_moves_summaries_only_where_routing_is_on_the_cpu() -> None:
-    on_cpu = prefill_step(TWO_LAYERS, ROCKET, Routing(where="cpu", anchor="mid"))
+    on_cpu = prefill_step(TWO_LAYERS, ROCKET, Routing(where="cpu", anchor="mid"), 65)
     assert names(on_cpu, "d2h") == ["copy.1"]
     assert waits(on_cpu) == {"copy.1": ("summary.1",), "head": ("copy.1",)}
     assert "stage1.0" in names(on_cpu)
-    on_gpu = prefill_step(TWO_LAYERS, ROCKET, Routing(where="gpu", anchor="target"))
+    on_gpu = prefill_step(TWO_LAYERS, ROCKET, Routing(where="gpu", anchor="target"), 64)
+    assert "stage1.0" not in names(on_gpu)  # 64 tokens are kept: there is nothing to choose
     assert names(on_gpu, "d2h") == []
-    dense = prefill_step(TWO_LAYERS, Dense(), Routing(where="gpu", anchor="target"))
+    dense = prefill_step(TWO_LAYERS, Dense(), Routing(where="gpu", anchor="target"), 65)
     assert not {"stage1.0", "summary.1"} & set(names(dense))
 
 

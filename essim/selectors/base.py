@@ -44,8 +44,6 @@ class Selector(Strict):
 
     # Whether it needs a query every step: only then is there something to route early.
     query_conditioned: ClassVar[bool]
-    # Whether a stage after prefill keeps only part of the prompt.
-    evicts_prompt: ClassVar[bool] = False
     # Whether routing scores the cached keys themselves, not summaries: it must run where they are.
     scans_keys: ClassVar[bool] = False
 
@@ -77,6 +75,10 @@ class Selector(Strict):
     def kept_prompt_tokens(self, input_tokens: int) -> int:
         """Return how many prompt tokens stay in the cache after prefill."""
         return input_tokens
+
+    def evicts(self, prompt_tokens: int) -> bool:
+        """Return whether a stage after prefill keeps only part of such a prompt."""
+        return self.kept_prompt_tokens(prompt_tokens) < prompt_tokens
 
     def dense_layers(self) -> int:
         """Return how many first layers attend to their whole cache."""

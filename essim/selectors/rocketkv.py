@@ -49,7 +49,6 @@ class RocketKV(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
-    evicts_prompt: ClassVar[bool] = True
 
     kind: Literal["rocketkv"] = "rocketkv"
     budget_tokens: Count | None = None

@@ -51,7 +51,7 @@ def _summary_build(case: Case, point: Point) -> Work:
     keys = kept * case.model.kv_bytes_per_token_layer() / 2
     summaries = kept * case.selector.summary_bytes_per_token_layer(case.model)
     table = case.selector.summary_table
-    return Work(table, axes={"rows": point.rows}, byte_count=keys + summaries)
+    return Work(table, axes={"rows": kept}, byte_count=keys + summaries)
 
 
 def _summary_d2h(case: Case, point: Point) -> Work:

@@ -64,7 +64,8 @@ class Plan:
     facts
         What provenance says of the plan.
     trace_step
-        Returns one step of a cell in the Chrome trace format.
+        Returns one step of a cell in the Chrome trace format: the last of `WARM_UP_STEPS` from its
+        position on.
     group
         What cells have in common whose repetitions are made before the next group's: where setting
         up takes longer than measuring. By default all cells are one group.
@@ -141,5 +142,11 @@ def write_traces(plan: Plan, folder: Path) -> None:
     """Write ``trace-MODE.json`` of each mode's first cell, for Chrome or Perfetto."""
     first = {cell.mode: cell for cell in reversed(plan.cells)}
     for mode, cell in first.items():
-        text = json.dumps(plan.trace_step(cell))
+        of = {
+            "mode": mode,
+            "batch": cell.batch,
+            "context_tokens": cell.position_tokens + WARM_UP_STEPS,
+            "attended_tokens": cell.attended_tokens,
+        }
+        text = json.dumps(plan.trace_step(cell) | {"otherData": of})
         (folder / f"trace-{mode}.json").write_text(text + "\n", encoding="utf-8")

@@ -87,10 +87,12 @@ def why_not(point: Scenario, gpu: bool) -> str:
         f"the cache holds {WARM_UP_STEPS} tokens or fewer": kept <= WARM_UP_STEPS,
         "the cache ends at the model's context": kept + load.output_tokens
         > point.model.max_context_tokens,
-        "early routing has a projection of low rank": routing.early
+        "early routing needs a projection_rank here, and down_projection: gpu": routing.early
         and (routing.projection_rank is None or routing.down_projection != "gpu"),
         f"{threads} router threads and the main stream on {cores} cores": on_cpu
         and threads >= cores,
+        "the loop's summaries are in fp8": isinstance(selector, RocketKV)
+        and selector.summary_dtype != "fp8",
     }
     refusals |= _gpu_refusals(point) if gpu else _cpu_refusals(point)
     return next((reason for reason, holds in refusals.items() if holds), "")
@@ -108,6 +110,12 @@ def _gpu_refusals(point: Scenario) -> dict[str, bool]:
     settings = (plan.RANK, plan.CHANNELS)
     refusals = {f"the loop on a GPU is of {plan.MODEL.name}": point.model != plan.MODEL}
     if isinstance(selector, RocketKV):
+        fused = routing.where != "cpu" and routing.kernel == "fused"
+        refusals |= {
+            "the loop on a GPU has the published mix alone": point.mode == "cpu-mix"
+            and _mix(point) != list(plan.MIX),
+            "the fused router chooses at most 64 pages": fused and (selector.top_pages or 0) > 64,
+        }
         pages = (selector.page_tokens, selector.kv_block_tokens or selector.page_tokens)
         refusals |= {
             f"the loop on a GPU has pages and KV blocks of {plan.PAGE_TOKENS} tokens": pages
@@ -160,6 +168,7 @@ def cpu_plan_of(points: Sequence[Scenario]) -> Plan:
             "rank": routing.projection_rank,
             "channels": routing.channels,
             "router_threads": routing.cpu_threads,
+            "mix": next((_mix(p) for p in points if p.mode == "cpu-mix"), None),
             "seed": SEED,
         },
     )
@@ -180,8 +189,8 @@ class CpuRuns:
     def trace_step(self, cell: Cell) -> dict[str, Any]:
         """Return a cell's step in the Chrome trace format, after a few to warm up."""
         with self._made(cell, trace=True) as made:
-            made.set_position(cell.position_tokens - WARM_UP_STEPS)
-            made.steps(WARM_UP_STEPS + 1)
+            made.set_position(cell.position_tokens)
+            made.steps(WARM_UP_STEPS)
             return made.chrome_trace()
 
     def _made(self, cell: Cell, *, trace: bool = False) -> CpuDecode:
@@ -194,15 +203,20 @@ class CpuRuns:
             selector,
             cell.mode,
             cell.batch,
-            cell.position_tokens + self.steps,
+            cell.position_tokens + max(self.steps, WARM_UP_STEPS),
             seed=SEED,
             threads=routing.cpu_threads,
             rank=routing.projection_rank or 1,
             channels=routing.channels or point.model.head_dim,
-            mix=routing.anchors(point.model.layers) if cell.mode == "cpu-mix" else None,  # type: ignore[arg-type]
+            mix=_mix(point) if cell.mode == "cpu-mix" else None,  # type: ignore[arg-type]
             weights=self.weights,
             trace=trace,
         )
+
+
+def _mix(point: Scenario) -> list[str]:
+    """Return the anchors of a point's routed layers."""
+    return list(point.routing.anchors(point.model.layers))
 
 
 def _cells(points: Sequence[Scenario]) -> tuple[int, dict[Cell, Scenario]]:

@@ -122,6 +122,32 @@ def check_summary_build(kv_heads: int, tokens: int, dim: int, page_tokens: int) 
     return float(np.mean(out[..., :pages].cpu().numpy() != expected))
 
 
+def check_prefill(kv_heads: int, group: int, tokens: int, dim: int) -> float:
+    """Causal attention over a prompt."""
+    queries = random(1, kv_heads * group, tokens, dim)
+    keys, values = random(1, kv_heads, tokens, dim), random(1, kv_heads, tokens, dim)
+    out = floats(stage1.prefill_attention(queries, keys, values))
+    grouped = floats(queries).reshape(kv_heads, group, tokens, dim)
+    scores = np.einsum("hgqd,hkd->hgqk", grouped, floats(keys)[0]) / np.sqrt(dim)
+    scores += np.triu(np.full((tokens, tokens), -np.inf), 1)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    expected = np.einsum("hgqk,hkd->hgqd", weights, floats(values)[0])
+    return relative_error(out.reshape(expected.shape), expected)
+
+
+def check_gemm(rows: int, n: int, k: int, fp8: bool = False) -> float:
+    """A GEMM in BF16, or of FP8 codes."""
+    kind = torch.float8_e4m3fn if fp8 else torch.bfloat16
+    hidden, weight = random(rows, k).to(kind), random(n, k).to(kind)
+    out = torch.full((rows, n), NAN, dtype=torch.bfloat16)
+    if fp8:
+        out = flow.gemm_fp8(hidden, weight, torch.ones(()))
+    else:
+        flow.gemm(hidden, weight, out)
+    return relative_error(floats(out), floats(hidden.float()) @ floats(weight.float()).T)
+
+
 def check_stage1(kv_heads: int, group: int, tokens: int, budget: int) -> float:
     """Share of kept tokens that float64 would not keep."""
     dim = 64

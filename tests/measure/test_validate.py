@@ -87,7 +87,7 @@ REFUSED = [
     (("selector.prompt_budget=32", "workload.input_tokens=4"), "the cache holds 4 tokens or fewer"),
     (("workload.output_tokens=1",), "one output token has no decode step"),
     (("workload.input_tokens=510",), "the cache ends at the model's context"),
-    (("routing.projection_rank=null",), "early routing has a projection of low rank"),
+    (("routing.projection_rank=null",), "early routing needs a projection_rank here, and down_"),
     (("routing.cpu_threads=999",), "999 router threads and the main stream on"),
     (("model.kv_dtype=bf16",), "the loop without a GPU is in fp32"),
 ]
