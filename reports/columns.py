@@ -105,6 +105,10 @@ _KNOWN = {
             for side in ("predicted", "measured")
             for end in ("", "_low", "_high")
         ),
+        *(
+            Column(f"{side}_tokens_per_s", f"{side} throughput", "tokens/s", 1.0, 1)
+            for side in ("predicted", "measured")
+        ),
         Column("real_s", "real", "us", 1e6, 3),
         Column("error_s", "error", "us", 1e6, 3, signed=True),
         *(
@@ -112,6 +116,8 @@ _KNOWN = {
             for key, label in (
                 *(("error", "error"), ("bias", "bias"), ("mape", "MAPE"), ("worst", "worst")),
                 *(("predicted_gain", "predicted gain"), ("measured_gain", "measured gain")),
+                ("measured_low_gain", "measured low gain"),
+                ("measured_high_gain", "measured high gain"),
             )
         ),
         Column("mean_points", "apart on average", "points", 1.0, 2),

@@ -11,12 +11,25 @@ from plotly.graph_objects import Figure, Scatter
 from reports.columns import Row, Rows, column, number
 from reports.series import COLOURS, SPARE_COLOURS, SYMBOLS
 
-_STEP, _GAIN = column("measured_s"), column("measured_gain_frac")
+_BASELINE = "gpu-target"
+_BARS = {
+    "tokens_per_s": "least and largest of the repetitions",
+    "gain_frac": f"from the least repetition of {_BASELINE} over the mode's largest step time, to "
+    f"the largest of {_BASELINE} over the mode's least",
+}
+# Throughput all but doubles with the batch: on this axis modes are apart at the small ones too.
+_RATES = [digit * 10**power for power in range(6) for digit in (1, 2, 5)]
+_LOG = {"type": "log", "tickvals": _RATES, "ticktext": [f"{rate:,}" for rate in _RATES]}
+_SO_FAR = (
+    "In a decode the context is the kept prompt and the output so far: this axis stands for output "
+    "length. A real run times one output length from several positions; a marker "
+    "is the mean of the steps timed from one of them."
+)
 
 
 def parity(pairs: Rows) -> Figure:
     """Draw predicted over measured step time, a marker a cell, with the line where they agree."""
-    times = [t for row in pairs for key in ("predicted_s", "measured_s") if (t := _ms(row, key))]
+    times = [t for row in pairs for key in ("predicted_s", "measured_s") if (t := _shown(row, key))]
     ends = [min(times) * 0.95, max(times) * 1.05]
     figure = Figure(
         [
@@ -31,9 +44,8 @@ def parity(pairs: Rows) -> Figure:
         ]
     )
     for mode, own in _by_mode(pairs).items():
-        figure.add_trace(
-            _markers(mode, pairs, own, [_ms(r, "measured_s") for r in own], "predicted", "s")
-        )
+        xs = [_shown(row, "measured_s") for row in own]
+        figure.add_trace(_markers(mode, pairs, own, xs, "predicted_s"))
     figure.update_layout(
         title={"text": "Predicted over measured mean step", "x": 0},
         height=560,
@@ -49,24 +61,25 @@ def curves(pairs: Rows, which: str, axis: str) -> list[Figure]:
 
     Parameters
     ----------
-    which : {"s", "gain_frac"}
-        Step time, with the spread of repetitions and the predicted interval, or the gain.
+    which : {"tokens_per_s", "gain_frac"}
+        Throughput of all sequences, with the predicted interval, or the gain over the baseline.
+        Measurements carry the spread of their repetitions.
     axis : {"batch", "context_tokens"}
         The other of the two is at its smallest and its largest value; a figure for each, and for
         each budget of attended tokens.
     """
     other = "context_tokens" if axis == "batch" else "batch"
-    shown = [row for row in pairs if number(row.get(f"predicted_{which}")) is not None]
-    if not shown:
+    rated = [row for row in _with_rates(pairs) if row.get(f"predicted_{which}") is not None]
+    if not rated:
         return []
-    counts = sorted({int(number(row[other]) or 0) for row in shown})
-    budgets = dict.fromkeys(row["attended_tokens"] for row in shown if row["mode"] != "dense")
+    counts = sorted({int(number(row[other]) or 0) for row in rated})
+    budgets = dict.fromkeys(row["attended_tokens"] for row in rated if row["mode"] != "dense")
     figures = []
     for fixed in dict.fromkeys((counts[0], counts[-1])):
         for budget in budgets or {None: None}:
             own = [
                 row
-                for row in shown
+                for row in rated
                 if row[other] == fixed
                 and (row["mode"] == "dense" or row["attended_tokens"] == budget)
             ]
@@ -81,12 +94,45 @@ def _curve(pairs: Rows, shown: Rows, which: str, axis: str, where: str, budget: 
     for mode, own in _by_mode(shown).items():
         rows = sorted(own, key=lambda row: number(row[axis]) or 0.0)
         xs = [row[axis] for row in rows]
-        for trace in _band(rows, xs, _colour(pairs, mode)) if which == "s" else ():
-            figure.add_trace(trace)
+        figure.add_traces(_band(rows, xs, which, _colour(pairs, mode)))
         figure.add_trace(_line(mode, pairs, rows, xs, which))
-        figure.add_trace(_markers(mode, pairs, rows, xs, "measured", which, legend=False))
+        markers = _markers(mode, pairs, rows, xs, f"measured_{which}")
+        figure.add_trace(markers.update(showlegend=False, error_y=_spread(rows, which)))
     _lay_out(figure, which, axis, where, budget)
     return figure
+
+
+def _with_rates(pairs: Rows) -> list[dict[str, object]]:
+    """Return pairs with throughputs beside step times, and with the ends of measured gains.
+
+    ``SIDE_tokens_per_s`` is the batch over the step time: its ``_low`` is of the largest step, its
+    ``_high`` of the least. ``measured_low_gain_frac`` is the baseline's least over the mode's
+    largest step time less one, ``measured_high_gain_frac`` its largest over the mode's least.
+    """
+    base = {_setting(row): row for row in pairs if row["mode"] == _BASELINE}
+    ends = {"": "", "_low": "_high", "_high": "_low"}
+    rated = []
+    for pair in pairs:
+        row = dict(pair)
+        for side in ("predicted", "measured"):
+            for end, of in ends.items():
+                rate = _ratio(pair.get("batch"), pair.get(f"{side}{of}_s"))
+                row[f"{side}{end}_tokens_per_s"] = rate
+        other = base.get(_setting(pair), {}) if pair["mode"] != _BASELINE else {}
+        for end in ("_low", "_high"):
+            ratio = _ratio(other.get(f"measured{end}_s"), pair.get(f"measured{ends[end]}_s"))
+            row[f"measured{end}_gain_frac"] = None if ratio is None else ratio - 1
+        rated.append(row)
+    return rated
+
+
+def _setting(row: Row) -> tuple[object, ...]:
+    return row["batch"], row["context_tokens"], row["attended_tokens"]
+
+
+def _ratio(above: object, below: object) -> float | None:
+    top, bottom = number(above), number(below)
+    return top / bottom if top is not None and bottom else None
 
 
 def grid(pairs: Rows, points: Mapping[str, Sequence[tuple[int, int]]]) -> Figure:
@@ -125,12 +171,8 @@ def _by_mode(rows: Rows) -> dict[str, list[Row]]:
     return groups
 
 
-def _ms(row: Row, key: str) -> float | None:
-    return _STEP.scaled(row.get(key))
-
-
-def _value(row: Row, side: str, which: str) -> float | None:
-    return (_STEP if which == "s" else _GAIN).scaled(row.get(f"{side}_{which}"))
+def _shown(row: Row, key: str) -> float | None:
+    return column(key).scaled(row.get(key))
 
 
 def _colour(pairs: Rows, mode: str) -> str:
@@ -141,7 +183,7 @@ def _colour(pairs: Rows, mode: str) -> str:
 def _line(mode: str, pairs: Rows, rows: Rows, xs: Sequence[object], which: str) -> Scatter:
     return Scatter(
         x=xs,
-        y=[_value(row, "predicted", which) for row in rows],
+        y=[_shown(row, f"predicted_{which}") for row in rows],
         name=html.escape(mode),
         legendgroup=mode,
         mode="lines",
@@ -150,46 +192,45 @@ def _line(mode: str, pairs: Rows, rows: Rows, xs: Sequence[object], which: str) 
     )
 
 
-def _markers(
-    mode: str,
-    pairs: Rows,
-    rows: Rows,
-    xs: Sequence[object],
-    side: str,
-    which: str,
-    legend: bool = True,
-) -> Scatter:
-    """Return a marker a cell; a measured step time carries the spread of its repetitions."""
-    modes, values = list(_by_mode(pairs)), [_value(row, side, which) for row in rows]
-    spread: dict[str, Any] = {}
-    if side == "measured" and which == "s":
-        ends = [[_ms(row, f"measured_{end}_s") or 0.0 for row in rows] for end in ("low", "high")]
-        up, down = (
-            [abs(end - (value or 0.0)) for end, value in zip(own, values, strict=True)]
-            for own in reversed(ends)
-        )
-        spread = {"error_y": {"type": "data", "symmetric": False, "array": up, "arrayminus": down}}
+def _markers(mode: str, pairs: Rows, rows: Rows, xs: Sequence[object], key: str) -> Scatter:
     return Scatter(
         x=xs,
-        y=values,
+        y=[_shown(row, key) for row in rows],
         name=html.escape(mode),
         legendgroup=mode,
-        showlegend=legend,
         mode="markers",
         marker={
             "color": _colour(pairs, mode),
-            "symbol": SYMBOLS[modes.index(mode) % len(SYMBOLS)],
+            "symbol": SYMBOLS[list(_by_mode(pairs)).index(mode) % len(SYMBOLS)],
             "size": 8,
         },
         hovertext=[_hover(row) for row in rows],
         hovertemplate="%{hovertext}<extra></extra>",
-        **spread,
     )
 
 
-def _band(rows: Rows, xs: Sequence[object], colour: str) -> list[Scatter]:
+def _spread(rows: Rows, which: str) -> dict[str, Any]:
+    """Return error bars from a measurement to its ends, none where they are not known."""
+    middle, low, high = (
+        [_shown(row, f"measured{end}_{which}") for row in rows] for end in ("", "_low", "_high")
+    )
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [_away(*pair) for pair in zip(high, middle, strict=True)],
+        "arrayminus": [_away(*pair) for pair in zip(low, middle, strict=True)],
+    }
+
+
+def _away(end: float | None, middle: float | None) -> float | None:
+    return None if end is None or middle is None else round(abs(end - middle), 9)
+
+
+def _band(rows: Rows, xs: Sequence[object], which: str, colour: str) -> list[Scatter]:
     """Return the predicted interval as an area, nothing where it is not known."""
-    low, high = ([_ms(row, f"predicted_{end}_s") for row in rows] for end in ("low", "high"))
+    low, high = (
+        [_shown(row, f"predicted_{end}_{which}") for row in rows] for end in ("low", "high")
+    )
     if None in (*low, *high):
         return []
     return [
@@ -209,7 +250,9 @@ def _band(rows: Rows, xs: Sequence[object], colour: str) -> list[Scatter]:
 def _hover(row: Row) -> str:
     keys = (
         *("context_tokens", "attended_tokens", "predicted_s", "measured_s", "measured_low_s"),
-        *("measured_high_s", "error_frac", "predicted_gain_frac", "measured_gain_frac"),
+        *("measured_high_s", "error_frac", "predicted_tokens_per_s", "measured_tokens_per_s"),
+        *("predicted_gain_frac", "measured_gain_frac", "measured_low_gain_frac"),
+        "measured_high_gain_frac",
     )
     shown = [(column(key), row.get(key)) for key in keys if row.get(key) is not None]
     lines = [f"{c.label}: {c.text_with_unit(value)}" for c, value in shown]
@@ -217,9 +260,14 @@ def _hover(row: Row) -> str:
 
 
 def _lay_out(figure: Figure, which: str, axis: str, fixed: str, budget: object) -> None:
-    what = "Mean step" if which == "s" else "Gain over gpu-target"
+    what = "Throughput" if which == "tokens_per_s" else f"Gain over {_BASELINE}"
     attended = f", {budget} attended tokens" if budget is not None else ""
-    spread = " Bars: least and largest of the repetitions." if which == "s" else ""
+    areas = " Areas: its interval." if any(trace.fill for trace in figure.data) else ""
+    notes = [f"Lines: predicted.{areas} Markers: measured. Bars: {_BARS[which]}."]
+    place = column(axis).heading
+    if axis == "context_tokens":
+        notes.append(_SO_FAR)
+        place += " (kept prompt + output so far)"
     ticks = sorted({int(x) for trace in figure.data for x in trace.x})
     figure.update_layout(
         title={
@@ -229,14 +277,15 @@ def _lay_out(figure: Figure, which: str, axis: str, fixed: str, budget: object) 
         },
         height=460,
         xaxis={
-            "title": {"text": column(axis).heading},
+            "title": {"text": place},
             "type": "log",
             "tickvals": ticks,
             "ticktext": [f"{tick:,}" for tick in ticks],
         },
         yaxis={
-            "title": {"text": f"mean step, {_STEP.unit}" if which == "s" else f"gain, {_GAIN.unit}"}
+            "title": {"text": f"{what.split()[0].lower()}, {column(f'measured_{which}').unit}"},
+            **(_LOG if (which, axis) == ("tokens_per_s", "batch") else {}),
         },
         hovermode="closest",
-        meta={"notes": [f"Lines: predicted. Markers: measured.{spread}"]},
+        meta={"notes": notes},
     )

@@ -47,7 +47,7 @@ def compare_blocks(
     blocks += [Heading("Parity"), Chart(parity(pairs))]
     blocks += [Heading("Errors by mode")]
     blocks += [Table(result["errors"], ["mode", *_budget(result["errors"]), *_ERRORS])]
-    for heading, which in (("Step time", "s"), ("Gain over gpu-target", "gain_frac")):
+    for heading, which in (("Throughput", "tokens_per_s"), ("Gain over gpu-target", "gain_frac")):
         figures = [f for axis in ("batch", "context_tokens") for f in curves(pairs, which, axis)]
         if figures:
             blocks += [Heading(heading), *(Chart(figure) for figure in figures)]

@@ -95,25 +95,30 @@ def few() -> list[dict[str, object]]:
 @pytest.fixture
 def comparison() -> dict[str, object]:
     """Two modes at two batches and contexts, predicted and measured, with round numbers."""
+    # At context 1000, in ms: predicted and its interval, measured and its ends, then gains.
+    steps = {
+        ("gpu-target", 1): ((4.0, 2.5, 5.0), (5.0, 4.0, 8.0), (None, None)),
+        ("gpu-target", 2): ((10.0, 8.0, 16.0), (8.0, 5.0, 10.0), (None, None)),
+        ("cpu-mid", 1): ((3.2, 2.5, 4.0), (4.0, 2.5, 5.0), (0.25, 0.25)),
+        ("cpu-mid", 2): ((8.0, 5.0, 10.0), (6.4, 5.0, 8.0), (0.25, 0.25)),
+    }
+    ends = ("", "_low", "_high")
     pairs = []
-    for mode, faster in (("gpu-target", 0.0), ("cpu-mid", 1.0)):
-        for batch in (1, 2):
-            for context in (1000, 2000):
-                measured = (4 + batch) * 1e-3
-                pairs.append(
-                    {
-                        **{"mode": mode, "batch": batch, "context_tokens": context},
-                        **{"attended_tokens": 64, "steps": 16, "repetitions": 3},
-                        **{"predicted_s": measured + 5e-4, "measured_s": measured},
-                        **{"predicted_low_s": None, "predicted_high_s": None},
-                        "measured_low_s": measured - 2.5e-4,
-                        "measured_high_s": measured + 5e-4,
-                        "error_frac": 5e-4 / measured,
-                        "predicted_gain_frac": 0.1 if faster else None,
-                        "measured_gain_frac": 0.11 if faster else None,
-                        "gain_error_points": -1.0 if faster else None,
-                    }
-                )
+    for (mode, batch), (predicted, measured, gains) in steps.items():
+        for context in (1000, 2000):
+            scale = context * 1e-6
+            pairs.append(
+                {
+                    **{"mode": mode, "batch": batch, "context_tokens": context},
+                    **{"attended_tokens": 64, "steps": 16, "repetitions": 3},
+                    **{f"predicted{e}_s": t * scale for e, t in zip(ends, predicted, strict=True)},
+                    **{f"measured{e}_s": t * scale for e, t in zip(ends, measured, strict=True)},
+                    "error_frac": predicted[0] / measured[0] - 1,
+                    "predicted_gain_frac": gains[0],
+                    "measured_gain_frac": gains[1],
+                    "gain_error_points": None if gains[0] is None else 0.0,
+                }
+            )
     summary = {"cells": 8, "bias_frac": 0.09, "mape_frac": 0.09, "worst_frac": 0.1}
     errors = [{"mode": "all", "attended_tokens": None, **summary, "worst_cell": "cpu-mid, batch 1"}]
     gain = {"mode": "all", "gains": 4, "mean_points": 1.0, "worst_points": -1.0}

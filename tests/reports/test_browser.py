@@ -84,8 +84,14 @@ def test_predictions_are_drawn_beside_a_real_run(
     figures = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
     assert all(f"background: {PAPER[theme]}" in figure for figure in figures)
     traces = [len(re.findall(r'class="trace scatter', figure)) for figure in figures]
-    assert traces == [3, *[4] * 4, *[2] * 4, 0, 2]
-    assert len(re.findall(r'class="yerror"', figures[1])) == 4
+    assert traces == [3, *[6] * 4, *[2] * 4, 0, 2]
+    areas = [len(re.findall(r'<path class="js-fill" d="M', figure)) for figure in figures]
+    assert areas == [0, *[2] * 4, *[0] * 4, 0, 0]
+    spreads = [len(re.findall(r'<path class="yerror" [^>]*d="M', figure)) for figure in figures]
+    assert spreads == [0, *[4] * 4, *[2] * 4, 0, 0]
+    along = [f for f in figures if ">context, tokens (kept prompt + output so far)</text>" in f]
+    assert along == [f for f in figures if "<p>In a decode the context is the kept" in f]
+    assert along == [*figures[3:5], *figures[7:9]]
     assert len(re.findall(r'<g class="point">', figures[9])) == 6
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from plotly.graph_objects import Figure, Scatter
+
 from reports.compare import curves, grid, parity
 from reports.compare_page import compare_blocks
 from reports.page import Chart, Details, Heading, Paragraph, Table
@@ -14,7 +16,7 @@ def test_order_of_the_page(comparison: dict[str, object], step: dict[str, object
     blocks = compare_blocks(comparison, points, [step], ["Close."], {"seed": 0})
     assert [b.text if isinstance(b, Heading) else type(b).__name__ for b in blocks] == [
         *("Paragraph", "Parity", "Chart", "Errors by mode", "Table"),
-        *("Step time", *["Chart"] * 4, "Gain over gpu-target", *["Chart"] * 4),
+        *("Throughput", *["Chart"] * 4, "Gain over gpu-target", *["Chart"] * 4),
         *("Gains by mode", "Table"),
         *("A step of cpu-mid, predicted and real", "Chart", "Paragraph", "Table"),
         *("Calibration and validation", "Chart", "Details", "Details", "Details"),
@@ -35,35 +37,88 @@ def test_parity_has_a_marker_a_cell_and_the_line_of_equality(
     assert [(t.name, len(t.x)) for t in figure.data] == [
         *(("equal", 2), ("gpu-target", 4), ("cpu-mid", 4))
     ]
-    assert (figure.data[1].x[0], figure.data[1].y[0]) == (5.0, 5.5)
+    assert (figure.data[1].x[0], figure.data[1].y[0]) == (5.0, 4.0)
 
 
-def test_predictions_are_lines_and_measurements_markers_with_their_spread(
-    comparison: dict[str, list[Row]],
-) -> None:
-    figure = curves(comparison["pairs"], "s", "batch")[0]
-    line, markers = figure.data[0], figure.data[1]
-    assert (line.mode, list(line.x), list(line.y)) == ("lines", [1, 2], [5.5, 6.5])
-    assert (markers.mode, list(markers.y)) == ("markers", [5.0, 6.0])
-    assert list(markers.error_y.array) == [0.5, 0.5]
-    assert [round(v, 9) for v in markers.error_y.arrayminus] == [0.25, 0.25]
-    (first, last) = (
-        f.layout.title.subtitle.text for f in curves(comparison["pairs"], "s", "batch")
-    )
-    assert first == "context 1,000, 64 attended tokens"
-    assert last == "context 2,000, 64 attended tokens"
+def bars(trace: Scatter) -> tuple[list[float], list[float]]:
+    """Return the least and the largest value that a trace's error bars reach."""
+    up = [y + more for y, more in zip(trace.y, trace.error_y.array, strict=True)]
+    return [y - less for y, less in zip(trace.y, trace.error_y.arrayminus, strict=True)], up
 
 
-def test_gains_have_no_line_for_the_baseline(comparison: dict[str, list[Row]]) -> None:
-    figure = curves(comparison["pairs"], "gain_frac", "context_tokens")[0]
+def notes(figure: Figure) -> list[str]:
+    return list(figure.layout.meta["notes"])
+
+
+SO_FAR = (
+    "In a decode the context is the kept prompt and the output so far: this axis stands for output "
+    "length. A real run times one output length from several positions; a marker is the mean of "
+    "the steps timed from one of them."
+)
+
+
+def test_throughput_over_batch(comparison: dict[str, list[Row]]) -> None:
+    first, last = curves(comparison["pairs"], "tokens_per_s", "batch")
+    assert first.layout.title.text == "Throughput over batch"
+    assert first.layout.title.subtitle.text == "context 1,000, 64 attended tokens"
+    assert last.layout.title.subtitle.text == "context 2,000, 64 attended tokens"
+    assert first.layout.xaxis.title.text == "batch"
+    assert first.layout.yaxis.title.text == "throughput, tokens/s"
+    assert notes(first) == [
+        "Lines: predicted. Areas: its interval. Markers: measured. "
+        "Bars: least and largest of the repetitions."
+    ]
+    area, line, markers = first.data[:3]
+    assert (area.fill, list(area.x)) == ("toself", [1, 2, 2, 1])
+    assert list(area.y) == [200.0, 125.0, 250.0, 400.0]
+    assert (line.mode, line.name, list(line.y)) == ("lines", "gpu-target", [250.0, 200.0])
+    assert (markers.mode, list(markers.x), list(markers.y)) == ("markers", [1, 2], [200.0, 250.0])
+    assert bars(markers) == ([125.0, 200.0], [250.0, 400.0])
+    area, line, markers = first.data[3:]
+    assert list(area.y) == [250.0, 200.0, 400.0, 400.0]
+    assert (line.name, list(line.y), list(markers.y)) == ("cpu-mid", [312.5, 250.0], [250.0, 312.5])
+    assert bars(markers) == ([200.0, 250.0], [400.0, 400.0])
+
+
+def test_throughput_over_the_tokens_in_the_cache(comparison: dict[str, list[Row]]) -> None:
+    first, last = curves(comparison["pairs"], "tokens_per_s", "context_tokens")
+    assert first.layout.title.subtitle.text == "batch 1, 64 attended tokens"
+    assert last.layout.title.subtitle.text == "batch 2, 64 attended tokens"
+    assert first.layout.xaxis.title.text == "context, tokens (kept prompt + output so far)"
+    assert notes(first)[1:] == notes(last)[1:] == [SO_FAR]
+    area, line, markers = first.data[:3]
+    assert (list(line.x), list(line.y)) == ([1000, 2000], [250.0, 125.0])
+    assert list(area.y) == [200.0, 100.0, 200.0, 400.0]
+    assert (list(markers.x), list(markers.y)) == ([1000, 2000], [200.0, 100.0])
+    assert bars(markers) == ([125.0, 62.5], [250.0, 125.0])
+
+
+def test_gains_have_the_spread_of_both_modes(comparison: dict[str, list[Row]]) -> None:
+    figure = curves(comparison["pairs"], "gain_frac", "batch")[0]
     assert [trace.name for trace in figure.data] == ["cpu-mid", "cpu-mid"]
-    assert list(figure.data[0].y) == [10.0, 10.0]
+    line, markers = figure.data
+    assert (line.mode, list(line.y)) == ("lines", [25.0, 25.0])
+    assert (markers.mode, list(markers.y)) == ("markers", [25.0, 25.0])
+    # 4 ms over 5 and 8 over 2.5; 5 over 8 and 10 over 5.
+    assert bars(markers) == ([-20.0, -37.5], [220.0, 100.0])
+    assert notes(figure) == [
+        "Lines: predicted. Markers: measured. Bars: from the least repetition of gpu-target over "
+        "the mode's largest step time, to the largest of gpu-target over the mode's least."
+    ]
+    along = curves(comparison["pairs"], "gain_frac", "context_tokens")[0]
+    assert along.layout.xaxis.title.text == "context, tokens (kept prompt + output so far)"
+    assert notes(along)[1:] == [SO_FAR]
+    assert bars(along.data[1]) == ([-20.0, -20.0], [220.0, 220.0])
 
 
-def test_an_interval_is_an_area(comparison: dict[str, list[Row]]) -> None:
-    rows = [r | {"predicted_low_s": 4e-3, "predicted_high_s": 7e-3} for r in comparison["pairs"]]
-    area = curves(rows, "s", "batch")[0].data[0]
-    assert (area.fill, list(area.x), list(area.y)) == ("toself", [1, 2, 2, 1], [4.0, 4, 7, 7])
+def test_what_is_not_known_is_not_drawn(comparison: dict[str, list[Row]]) -> None:
+    without = {"predicted_low_s": None, "predicted_high_s": None, "measured_high_s": None}
+    rows = [row | without for row in comparison["pairs"]]
+    figure = curves(rows, "tokens_per_s", "batch")[0]
+    assert [trace.mode for trace in figure.data] == ["lines", "markers"] * 2
+    assert list(figure.data[1].error_y.arrayminus) == [None, None]
+    assert list(figure.data[1].error_y.array) == [50.0, 150.0]
+    assert notes(figure)[0].startswith("Lines: predicted. Markers: measured.")
 
 
 def test_calibration_and_validation_points_are_counted(comparison: dict[str, list[Row]]) -> None:
