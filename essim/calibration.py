@@ -8,7 +8,9 @@ from essim.hardware import HardwareProfile
 from essim.results import Row
 
 # Tables over batch and context that price routing and attention.
-_CONTEXT_TABLES = ("gpu_route_stepwise", "gpu_route_fused", "cpu_route", "attn_dense")
+_CONTEXT_TABLES = (
+    *("gpu_route_stepwise", "gpu_route_fused", "gpu_side_slowdown", "cpu_route", "attn_dense"),
+)
 
 
 def calibration_points(profile: HardwareProfile) -> dict[str, list[tuple[int, int]]]:

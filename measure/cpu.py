@@ -25,7 +25,7 @@ DTYPE = torch.float32
 class Plan:
     """What is measured: a model, a selector, and ticks of the axes.
 
-    Where `pages` are given the CPU router is measured over them too, not for the selector's alone.
+    `pages` are other numbers of pages for which the CPU router takes as long as for the selector's.
     """
 
     model: ModelShape
@@ -58,11 +58,11 @@ ROUTER_PLAN = Plan(
     rank=128,
     channels=32,
     threads=(8, 15),
-    batches=(1, 2, 4, 8, 16),
+    batches=(1, 2, 4, 6, 8, 12, 16),
     contexts=(4096, 6144, 8192, 10240, 12288),
     prompts=(),
     selected=(128,),
-    pages=(32, 64),
+    pages=(64,),
 )
 
 

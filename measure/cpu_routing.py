@@ -34,7 +34,7 @@ def router_benches(plan: Plan) -> list[Bench]:
 
 def _conditions(plan: Plan) -> dict[str, list[int | str]]:
     pages: dict[str, list[int | str]] = {"page_tokens": [plan.page_tokens]}
-    pages |= {"top_pages": [plan.top_pages], "channels": [plan.channels]}
+    pages |= {"top_pages": [plan.top_pages, *plan.pages], "channels": [plan.channels]}
     heads = attention_conditions(plan)
     del heads["kv_dtype"]
     return heads | pages | {"selector": ["rocketkv"]}
@@ -83,8 +83,8 @@ def _proxy_down(plan: Plan) -> Bench:
     return flow_bench("proxy_down", plan, {"batch": plan.batches}, prepare, holds)
 
 
-def router_shape(plan: Plan, batch: int, tokens: int, pages: int | None = None) -> RouterShape:
-    """Return the C++ router's sizes for a batch, a context and pages, the plan's by default."""
+def router_shape(plan: Plan, batch: int, tokens: int) -> RouterShape:
+    """Return the C++ router's sizes for a batch and a context."""
     m = plan.model
     return RouterShape(
         layers=m.layers,
@@ -94,17 +94,15 @@ def router_shape(plan: Plan, batch: int, tokens: int, pages: int | None = None) 
         head_dim=m.head_dim,
         page_tokens=plan.page_tokens,
         capacity_tokens=tokens,
-        top_pages=pages or plan.top_pages,
+        top_pages=plan.top_pages,
         channels=plan.channels,
         rank=plan.rank,
     )
 
 
-def filled_router(
-    plan: Plan, threads: int, batch: int, tokens: int, pages: int | None = None
-) -> Router:
+def filled_router(plan: Plan, threads: int, batch: int, tokens: int) -> Router:
     """Return a running router whose layers hold noise."""
-    router = Router(router_shape(plan, batch, tokens, pages), threads)
+    router = Router(router_shape(plan, batch, tokens), threads)
     router.set_rope(rope_table(tokens, plan.model.head_dim))
     router.randomize(plan.seed)
     return router
@@ -121,8 +119,6 @@ def _router_bench(
     fixed = {"threads": plan.threads[:1]}
     heldout = tuple(fixed_place(place, fixed) for place in held_out(plan.seed, held))
     conditions = _conditions(plan) | {"projection_rank": [0, plan.rank], "summary_dtype": ["fp8"]}
-    if plan.pages:  # an axis, or of no matter to an update
-        del conditions["top_pages"]
     return Bench(
         table=table,
         axes=tuple(axes),
@@ -144,11 +140,10 @@ def fixed_place(place: Place, fixed: dict[str, tuple[int, ...]]) -> Place:
 def _cpu_route(plan: Plan) -> Bench:
     m = plan.model
     axes = {"threads": plan.threads, "batch": plan.batches, "context_tokens": plan.contexts}
-    axes |= {"top_pages": plan.pages} if plan.pages else {}
 
     def prepare(place: Place) -> Ready:
-        threads, batch, tokens, *most = (int(place[axis]) for axis in axes)
-        with filled_router(plan, threads, batch, tokens, *most) as router:
+        threads, batch, tokens = (int(place[axis]) for axis in axes)
+        with filled_router(plan, threads, batch, tokens) as router:
             seconds = iter(sample(router, LATENT, tokens, 20e-6, _WARM_UP_CALLS + _ROUTER_CALLS))
         pages = (tokens - 1) // plan.page_tokens
         weights = plan.rank * m.q_width * 2

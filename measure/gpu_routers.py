@@ -10,7 +10,6 @@ import torch
 from measure.campaign import Bench, Place
 from measure.gpu import Launch, cold_sets
 from measure.gpu_tables import CACHE, HEADS, PROMPTS, SHAPE, gpu_bench, integers, layer_sets
-from measure.hashes import selector_hash, summaries_hash
 from measure.kernels import router_quest
 from measure.kernels.attention import random_cache
 from measure.kernels.quest_summaries import build_summaries
@@ -42,8 +41,7 @@ def selector_benches() -> list[Bench]:
         ),
         gpu_bench("gpu_route_exact_topk", axes, _exact_topk, exact, slot="route"),
     ]
-    routers = [dataclasses.replace(bench, source_hash=selector_hash()) for bench in benches]
-    return [*routers, _summary_bench()]
+    return [*benches, _summary_bench()]
 
 
 def _summary_bench() -> Bench:
@@ -53,8 +51,7 @@ def _summary_bench() -> Bench:
         "page_tokens": [PAGE_TOKENS],
         "summary_dtype": ["bf16"],
     }
-    bench = gpu_bench("summary_build_quest", {"rows": PROMPTS}, _summaries, holds_for)
-    return dataclasses.replace(bench, source_hash=summaries_hash())
+    return gpu_bench("summary_build_quest", {"rows": PROMPTS}, _summaries, holds_for)
 
 
 def _summaries(place: Place) -> tuple[list[Launch], int]:

@@ -27,20 +27,37 @@ def gpu_sources() -> list[Path]:
     return [*files, *KERNELS.rglob("*.cu"), *KERNELS.rglob("*.cuh")]
 
 
-def gpu_hash() -> str:
-    """Return the source hash of the GPU kernels."""
-    return source_hash(gpu_sources())
+# Files, by their stems, whose change makes a table one of older kernels.
+_TABLE_SOURCES = {
+    **dict.fromkeys(("attn_dense", "attn_sparse"), ("attention", "attention_kernels")),
+    **dict.fromkeys(("norm", "act", "embed", "rope", "gemm", "head"), ("flow",)),
+    **dict.fromkeys(
+        ("attn_prefill", "stage1_select", "summary_build"), ("stage1", "stepwise_kernels")
+    ),
+    "gpu_route_fused": ("router_fused",),
+    "gpu_route_stepwise": ("router_stepwise", "stepwise_kernels"),
+    **dict.fromkeys(
+        ("gpu_route_quest", "gpu_route_exact_topk"),
+        ("router_exact_topk", "router_quest", "select_kernels", "stepwise_kernels"),
+    ),
+    "summary_build_quest": ("quest_summaries", "stepwise_kernels"),
+    **dict.fromkeys(("gpu_proxy", "proxy_down"), ("flow", "projection")),
+    **dict.fromkeys(("publish", "await", "summary_d2h"), ("handover",)),
+    "gpu_side_slowdown": (
+        *("chain", "flow", "projection", "attention", "attention_kernels"),
+        *("router_fused", "router_stepwise", "stepwise_kernels"),
+    ),
+}
 
 
-def selector_hash() -> str:
-    """Return the source hash of the GPU routers of Quest and exact top-k."""
-    names = ("router_exact_topk", "router_quest", "select_kernels", "stepwise_kernels")
-    return source_hash([KERNELS / f"{name}.py" for name in names])
-
-
-def summaries_hash() -> str:
-    """Return the source hash of Quest's page summaries of a prompt."""
-    return source_hash([KERNELS / f"{name}.py" for name in ("quest_summaries", "stepwise_kernels")])
+def gpu_table_hash(table: str) -> str:
+    """Return the source hash of the kernels that a table of a GPU is of."""
+    files = [
+        file
+        for stem in _TABLE_SOURCES[table]
+        for file in (*KERNELS.glob(f"{stem}.*"), *(KERNELS / stem).glob("*.cuh"))
+    ]
+    return source_hash(files)
 
 
 def decode_hash() -> str:
@@ -62,5 +79,10 @@ def gpu_decode_hash() -> str:
 
 def stale_tables(profile: HardwareProfile) -> list[str]:
     """Return the tables that were measured with kernels that have changed since."""
-    current = {flow_hash(), gpu_hash(), router_hash(), selector_hash(), summaries_hash()}
-    return [name for name, table in profile.tables.items() if table.source_hashes - current]
+    return [name for name, table in profile.tables.items() if table.source_hashes - _current(name)]
+
+
+def _current(table: str) -> set[str]:
+    """Return what rows of a table may say if the kernels they are of are those there are."""
+    on_gpu = {gpu_table_hash(table)} if table in _TABLE_SOURCES else set()
+    return {flow_hash(), router_hash()} | on_gpu

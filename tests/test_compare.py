@@ -221,7 +221,8 @@ def test_steps_on_a_calibration_point_are_named() -> None:
     assert [(p["batch"], p["context_tokens"]) for p in found] == [(1, 4096), (1, 4090), (2, 8176)]
     shipped = calibration_points(load_profile(find_profile("h200-sxm", ROOT)))
     assert {name: len(own) for name, own in shipped.items()} == {
-        **{"gpu_route_stepwise": 85, "gpu_route_fused": 85, "cpu_route": 35, "attn_dense": 136}
+        **{"gpu_route_stepwise": 85, "gpu_route_fused": 60, "gpu_side_slowdown": 25},
+        **{"cpu_route": 35, "attn_dense": 136},
     }
 
 
@@ -262,7 +263,7 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
         ("predicted", "cpu-mix", 256)
     }
     assert found["verdict"][-1] == (
-        "Calibration has 170 points (batch, context), this run 15; none of its 240 cells are on "
+        "Calibration has 175 points (batch, context), this run 15; none of its 240 cells are on "
         "one of them."
     )
     assert found["manifest"]["run"]["model"] == "llama-3.1-8b"
@@ -274,11 +275,11 @@ def test_an_error_past_the_tolerance_is_exit_1(sweep: Path, tmp_path: Path) -> N
     real = tmp_path / "decode.csv"
     lines = REAL.read_text().splitlines(keepends=True)
     real.write_text("".join(line for line in lines if ",dense," in line or "mode" in line))
-    assert essim("compare", sweep, real, "--tolerance", "0.011").returncode == 0
-    done = essim("compare", sweep, real, "--tolerance", "0.01")
+    assert essim("compare", sweep, real, "--tolerance", "0.024").returncode == 0
+    done = essim("compare", sweep, real, "--tolerance", "0.02")
     assert done.returncode == 1
-    assert done.stderr == "the worst error is 1.07%, past 1.00%\n"
-    assert "dense, batch 8, context 4480" in done.stdout
+    assert done.stderr == "the worst error is 2.30%, past 2.00%\n"
+    assert "dense, batch 1, context 4480" in done.stdout
 
 
 def test_wrong_files_are_exit_2(sweep: Path, tmp_path: Path) -> None:

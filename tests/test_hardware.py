@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from firstday import FIRST_DAY
+from ruamel.yaml import YAML
 
 from essim.costs import CostModel
 from essim.errors import InputError
@@ -132,6 +134,14 @@ def test_two_profiles_with_the_same_table_are_pointed_at(tmp_path, monkeypatch, 
     with pytest.warns(UserWarning, match=r"table \w+ of h is that of copy"):
         entries = {entry["name"]: entry["about"] for entry in hardware()}
     assert entries["h"].startswith("provisional; NVIDIA H200 SXM")
+    yaml, file = YAML(), tmp_path / "h.yaml"
+    spec = yaml.load(file)
+    for table in spec["tables"].values():
+        table["note"] = "measured with copy"
+    yaml.dump(spec, file)
+    with warnings.catch_warnings(record=True) as said:
+        hardware()
+    assert not [w for w in said if "is that of" in str(w.message)]
 
 
 def test_a_constant_that_prices_nothing_is_refused(profile) -> None:

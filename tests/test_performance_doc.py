@@ -59,7 +59,7 @@ def documented_kernels() -> dict[str, tuple[float, float]]:
                 table_us("attn_sparse", 1, 2032, page_tokens=16, kv_block_tokens=16),
                 floor_us(2048 * KV, 2),
             ),
-            "fused router": (table_us("gpu_route_fused", 1, 4096), floor_us(8 * 1023 * 32, 1)),
+            "fused router": (table_us("gpu_route_fused", 1, 4096, 32), floor_us(8 * 1023 * 32, 1)),
             "stepwise router": (
                 table_us("gpu_route_stepwise", 1, 4096),
                 floor_us(8 * 1023 * 256, 6),
@@ -101,7 +101,7 @@ def small_and_prefill() -> dict[str, tuple[float, float]]:
             floor_us(prompt * KEYS + 2 * 4096 * KV, 1),
         ),
         "page summaries of 4096 kept tokens": (
-            table_us("summary_build", prompt),
+            table_us("summary_build", 4096),
             floor_us(4096 * (KEYS + 512 * 1), 1),
         ),
         "Quest summaries of 40960 tokens": (
@@ -129,12 +129,12 @@ def test_the_aims_of_the_routers() -> None:
     )
     assert f"it adds {float(inline):.2f} us a routed layer" in TEXT
     fused, stepwise = "gpu_route_fused", "gpu_route_stepwise"
-    assert f"{table_us(fused, 1, 4096):.2f} us in the table" in TEXT
-    assert f"12288 tokens ({table_us(fused, 8, 12288):.2f})" in TEXT
+    assert f"{table_us(fused, 1, 4096, 32):.2f} us in the table" in TEXT
+    assert f"12288 tokens ({table_us(fused, 8, 12288, 32):.2f})" in TEXT
     assert f"{table_us(stepwise, 1, 4096):.2f} us at batch 1" in TEXT
     assert f"{table_us(stepwise, 8, 12288):.2f} us at batch 8" in TEXT
     for context in (4096, 12288):
-        before, after = (table_us(fused, batch, context) for batch in (17, 20))
+        before, after = (table_us(fused, batch, context, 32) for batch in (17, 24))
         assert re.search(rf"{before:.2f} to {after:.2f}( us)?\s+at\s+{context}", TEXT)
     grid = H200.tables["cpu_route"].grid({})
     assert grid is not None
