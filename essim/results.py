@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from essim.errors import AbsentError, InputError
+from essim.routing import mix_text
 
 if TYPE_CHECKING:
     from essim.hardware import HardwareProfile
@@ -32,6 +33,7 @@ COLUMNS: dict[str, str] = {
     "routing": "",
     "where": "",
     "anchor": "",
+    "mix": "",
     "kernel": "",
     "projection_rank": "",
     "channels": "",
@@ -46,6 +48,7 @@ COLUMNS: dict[str, str] = {
     "dense_layer_count": "",
     "weight_dtype": "",
     "kv_dtype": "",
+    "summary_dtype": "",
     "batch": "",
     "input_tokens": "tokens",
     "output_tokens": "tokens",
@@ -126,10 +129,11 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
         "max_batch": max_batch,
     }
     if selector.query_conditioned:
-        on_cpu = routing.where == "cpu"
+        on_cpu, mixed = routing.where == "cpu", routing.anchor == "mix"
         row |= {
             "where": routing.where,
             "anchor": routing.anchor,
+            "mix": mix_text(routing.anchors(point.model.layers)) if mixed else None,
             "kernel": None if on_cpu else routing.kernel,
             "projection_rank": routing.projection_rank if routing.early else None,
             "channels": selector.channels(routing.channels, point.model.head_dim),

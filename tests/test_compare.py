@@ -12,11 +12,13 @@ import pytest
 
 from essim.binomial import clopper_pearson
 from essim.calibration import calibration_points, on_the_grid
-from essim.compare import compare, op_errors
+from essim.compare import PAIR_COLUMNS, compare, op_errors
 from essim.errors import InputError
 from essim.hardware import find_profile, load_profile
-from essim.realrun import read_measured, read_predicted, read_trace
+from essim.realrun import read_facts, read_measured, read_predicted, read_trace
 from essim.results import COLUMNS, result_files
+from essim.scenario import load_scenario
+from essim.simulate import Simulator
 
 ROOT = Path(__file__).parent.parent
 REAL = ROOT / "reports" / "data" / "h200-decode" / "decode.csv"
@@ -117,6 +119,61 @@ def test_what_has_no_partner_is_dropped_with_its_reason(tmp_path: Path) -> None:
         ("measured", "cpu-in", 64, "projection_rank is 64, measured with 128"),
     ]
     assert len(result.pairs) == 1
+
+
+MIX = ["mid"] * 2 + ["in"]
+OTHER_SETTINGS = [
+    ({"weight_dtype": "fp8"}, "weight_dtype is fp8, measured with bf16"),
+    ({"kv_dtype": "fp8"}, "kv_dtype is fp8, measured with bf16"),
+    ({"summary_dtype": "bf16"}, "summary_dtype is bf16, measured with fp8"),
+    ({"kv_block_tokens": 16}, "kv_block_tokens is 16, measured with 4"),
+    ({"mix": "3 in"}, "mix is 3 in, measured with 2 mid, 1 in"),
+]
+
+
+@pytest.mark.parametrize(("other", "reason"), OTHER_SETTINGS)
+@pytest.mark.parametrize("block_tokens", [4, None])
+def test_a_prediction_of_other_dtypes_blocks_or_mix_is_dropped(
+    tmp_path: Path, other: dict[str, object], reason: str, block_tokens: int | None
+) -> None:
+    """A block that neither side names is a page."""
+    real = cells(tmp_path, measured("cpu-mix", 4e-3, dtype="bf16"))
+    selector = {"page_tokens": 4, "kv_block_tokens": block_tokens, "summary_dtype": "fp8"}
+    facts = {"selector": selector, "mix": MIX}
+    same = {
+        "weight_dtype": "bf16",
+        "kv_dtype": "bf16",
+        "summary_dtype": "fp8",
+        "mix": "2 mid, 1 in",
+    }
+    result = compare(
+        [predicted("cpu-mix", **same | other), predicted("cpu-mix", **same)], real, facts
+    )
+    assert [row["reason"] for row in result.dropped] == [reason]
+    assert list(result.pairs[0]) == list(PAIR_COLUMNS)
+    # A run that does not say, and a sweep from before such columns.
+    unsaid = cells(tmp_path, measured("cpu-mix", 4e-3))
+    assert len(compare([predicted("cpu-mix", **other)], unsaid, {"selector": {}}).pairs) == 1
+    old = {key: value for key, value in predicted("cpu-mix").items() if key not in same | other}
+    assert len(compare([old], real, facts).pairs) == 1
+
+
+def test_a_sweep_says_the_settings_that_a_run_is_compared_by(tmp_path: Path) -> None:
+    one = ("workload.batch=1", "workload.input_tokens=4480", "routing=cpu-mix")
+    mix = f"routing.mix=[{', '.join(['in'] * 31)}]"
+    _, points = load_scenario(ROOT / "scenarios" / "validate-h200.yaml", (*one, mix))
+    file = tmp_path / "p.csv"
+    file.write_bytes(result_files(Simulator(ROOT).rows(points), file, {})[file])
+    dense, routed, _ = read_predicted(file)
+    keys = ("mix", "weight_dtype", "kv_dtype", "summary_dtype", "kv_block_tokens")
+    assert [routed[key] for key in keys] == ["31 in", "bf16", "bf16", "fp8", 4]
+    assert [dense[key] for key in keys] == [None, "bf16", "bf16", None, None]
+    result = compare([dense, routed], read_measured(REAL), read_facts(REAL))
+    assert [pair["mode"] for pair in result.pairs] == ["dense"]
+    assert result.dropped[0]["reason"] == "mix is 31 in, measured with 20 mid, 11 in"
+    fp8 = dense | {"weight_dtype": "fp8"}
+    with pytest.raises(InputError, match="Reasons: weight_dtype is fp8, measured with bf16"):
+        compare([fp8], read_measured(REAL), read_facts(REAL))
 
 
 def test_several_output_lengths_pair_by_their_steps(tmp_path: Path) -> None:
