@@ -318,6 +318,7 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
     assert {(d["side"], d["mode"], d["attended_tokens"]) for d in found["dropped"]} == {
         ("predicted", "cpu-mix", 256)
     }
+    assert found["verdict"][0].startswith("240 cells are both predicted and measured: bias ")
     assert found["verdict"][-1] == (
         "Calibration has 170 points (batch, context), this run 15; none of its 240 cells are on "
         "one of them."
@@ -325,6 +326,15 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
     assert found["manifest"]["run"]["model"] == "llama-3.1-8b"
     with (tmp_path / "pairs.csv").open() as text:
         assert len(list(csv.DictReader(text))) == 240
+
+
+def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:
+    point = ("routing=gpu-target", "workload.batch=1", "workload.input_tokens=4480")
+    settings = (f"--set={text}" for text in (*point, "hardware=a100-80gb"))
+    assert essim("sweep", "validate-h200", *settings, "--out", tmp_path / "p.csv").returncode == 0
+    done = essim("compare", tmp_path / "p.csv", REAL)
+    assert done.returncode == 0, done.stderr
+    assert "\nPredicted for NVIDIA A100 80GB SXM, measured on NVIDIA H200.\n" in done.stdout
 
 
 def test_an_error_past_the_tolerance_is_exit_1(sweep: Path, tmp_path: Path) -> None:
