@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from essim.errors import AbsentError, InputError
+from essim.errors import AbsentError
+from essim.files import check_ending
 from essim.routing import mix_text
 
 if TYPE_CHECKING:
@@ -193,12 +194,6 @@ def result_files(
     columns = columns or {key: COLUMNS.get(key, "") for key in columns_of(rows)}
     text = json.dumps({"rows": len(rows), "columns": dict(columns), **manifest}, indent=2) + "\n"
     return {file: as_bytes(rows, columns), Path(f"{file}.manifest.json"): text.encode()}
-
-
-def check_ending(file: Path) -> None:
-    """Raise `InputError` unless `file` ends in ``.csv`` or ``.parquet``."""
-    if file.suffix not in (".csv", ".parquet"):
-        raise InputError(f"{file} ends in neither .csv nor .parquet", key="--out")
 
 
 def finite(value: object) -> object:

@@ -46,11 +46,11 @@ def compare(
 ) -> None:
     """Lay predictions beside a real run: errors, bias, gains, what has no partner."""
     from essim.compare import compare as compared
+    from essim.files import check_outputs
     from essim.realrun import read_facts, read_measured, read_predicted
-    from essim.results import check_ending, versions
+    from essim.results import versions
 
-    if out is not None:
-        check_ending(out)
+    check_outputs([predicted, measured, *trace_predicted], out, html)
     rows, facts = read_predicted(predicted), read_facts(measured)
     result = compared(rows, read_measured(measured), facts)
     steps = [_traced(file, measured.parent) for file in trace_predicted]
@@ -77,12 +77,14 @@ def validate(
         raise AbsentError("a real run needs torch", "pip install 'essim[measure]'") from None
     from essim import show
     from essim.compare import compare as compared
+    from essim.files import check_outputs
     from essim.realrun import read_facts, read_measured
     from essim.results import manifest
     from essim.scenario import find_scenario, load_scenario
     from essim.simulate import Simulator
 
     file = find_scenario(scenario)
+    check_outputs([file], html=html)
     _, points = load_scenario(file, set_)
     simulator = Simulator(file.parent, seed=seed)
     profiles = [simulator.profile(n) for n in dict.fromkeys(p.hardware for p in points)]

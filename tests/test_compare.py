@@ -358,6 +358,30 @@ def test_wrong_files_are_exit_2(sweep: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_what_is_compared_is_never_written_over(tmp_path: Path) -> None:
+    mine, real = write(tmp_path / "p.csv", [predicted()]), tmp_path / "decode.csv"
+    write(real, [measured("gpu-target", 4e-3)])
+    (tmp_path / "link.csv").symlink_to(real)
+    (tmp_path / "t.html").write_text("a trace")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for option, name, said in (
+        ("--out", "decode.csv", "decode.csv is read, or written by another option. Give another"),
+        ("--out", "p.csv", "p.csv is read, or written by another option. Give another file"),
+        ("--out", "link.csv", "link.csv is read, or written by another option"),
+        ("--html", "p.csv", "p.csv does not end in .html"),
+        ("--html", "t.html", "t.html is read, or written by another option"),
+    ):
+        traced = ("--trace-predicted", tmp_path / "t.html")
+        done = essim("compare", mine, real, *traced, option, name, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"{option}: {said}")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    (tmp_path / "link.html").symlink_to(tmp_path / "new.csv")
+    done = essim("compare", mine, real, "--out", "new.csv", "--html", "link.html", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--html: link.html is read, or written by another option" in done.stderr
+
+
 def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     mid = ("--set", "routing=cpu-mid", "--step", "4", "--trace", str(trace))
