@@ -159,7 +159,7 @@ def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If the trace does not say its mode, or the real run has no trace of it.
+        If the trace does not say its mode, or the real run has no trace of that step.
     """
     from essim.compare import op_errors
     from essim.realrun import read_trace
@@ -171,5 +171,10 @@ def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
     if not real.exists():
         there = ", ".join(sorted(file.name for file in folder.glob("trace-*.json"))) or "no trace"
         raise InputError(f"the real run has no {real.name}", f"There is {there}", file=predicted)
-    theirs = read_trace(real)[1]
+    real_of, theirs = read_trace(real)
+    for name in ("batch", "context_tokens"):
+        if name in of and name in real_of and of[name] != real_of[name]:
+            message = f"{name} is {of[name]}, that of {real.name} {real_of[name]}"
+            hint = "Predict the step that was traced: essim run --set, --step"
+            raise InputError(message, hint, file=predicted)
     return {"of": of, "predicted": mine, "real": theirs, "errors": op_errors(mine, theirs)}

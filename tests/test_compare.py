@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -394,6 +395,17 @@ def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Pat
     errors = {row["kind"]: row for row in step["errors"]}
     assert (errors["gemm_gate_up"]["predicted_ops"], errors["gemm_gate_up"]["real_ops"]) == (32, 32)
     assert abs(errors["gemm_gate_up"]["error_frac"]) < 0.05
+    shutil.copy(REAL, tmp_path)
+    real = tmp_path / "trace-cpu-mid.json"
+    for other, code, said in (
+        ({"attended_tokens": 128}, 0, ""),
+        ({"batch": 8}, 2, "t.json: batch is 1, that of trace-cpu-mid.json 8. Predict the step"),
+        ({"context_tokens": 4480}, 2, "context_tokens is 4484, that of trace-cpu-mid.json 4480"),
+    ):
+        real.write_text(json.dumps({"traceEvents": [], "otherData": of | other}))
+        done = essim("compare", sweep, tmp_path / "decode.csv", "--trace-predicted", trace)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
     trace.write_text(json.dumps({"traceEvents": []}))
     done = essim("compare", sweep, REAL, "--trace-predicted", trace)
     assert done.returncode == 2
