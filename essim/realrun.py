@@ -94,7 +94,7 @@ CELL = ("mode", "batch", "context_tokens", "attended_tokens")
 def read_facts(measured: Path) -> dict[str, Any]:
     """Return what ``provenance.json`` beside a real run says, nothing where there is none."""
     file = measured.parent / "provenance.json"
-    return _json(file) if file.exists() else {}
+    return read_json(file) if file.exists() else {}
 
 
 def read_trace(file: Path) -> tuple[dict[str, Any], list[Row]]:
@@ -105,7 +105,7 @@ def read_trace(file: Path) -> tuple[dict[str, Any], list[Row]]:
     InputError
         If the file is no trace of a step.
     """
-    trace = _json(file)
+    trace = read_json(file)
     try:
         events = trace["traceEvents"]
         streams = {e["tid"]: str(e["args"]["name"]) for e in events if e["ph"] == "M"}
@@ -127,7 +127,8 @@ def read_trace(file: Path) -> tuple[dict[str, Any], list[Row]]:
     return dict(trace.get("otherData") or {}), ops
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a file's JSON object, or raise `InputError` saying why there is none."""
     try:
         content = json.loads(read_text(file))
     except json.JSONDecodeError as error:
