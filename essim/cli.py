@@ -53,10 +53,11 @@ def run(
 ) -> None:
     """Simulate one point: a table, where the time goes, one sentence of verdict."""
     from essim import pages, show
-    from essim.files import write_files
+    from essim.files import check_outputs, write_files
     from essim.verdict import run_verdict
 
     file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
+    check_outputs([file], html=html, trace=trace)
     row = simulator.rows([base])[0]
     verdict = run_verdict(base, row)
     parts = simulator.breakdown(base) if row["step_s"] is not None else []
@@ -89,13 +90,12 @@ def sweep(
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
     from essim import pages, show
     from essim.breakeven import break_even, map_axes
-    from essim.files import write_files
-    from essim.results import add_swept, check_ending, result_files
+    from essim.files import check_outputs, write_files
+    from essim.results import add_swept, result_files
     from essim.verdict import sweep_verdict
 
-    if out is not None:
-        check_ending(out)
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
+    check_outputs([file], out, html)
     with progress(len(points)) as advance:
         rows = simulator.rows(points, advance)
     add_swept(base, points, rows)
@@ -134,11 +134,10 @@ def figure2(
     from essim import pages, show
     from essim.figure2 import COLUMNS
     from essim.figure2 import figure2 as shares
-    from essim.files import write_files
-    from essim.results import check_ending, result_files, versions
+    from essim.files import check_outputs, write_files
+    from essim.results import result_files, versions
 
-    if out is not None:
-        check_ending(out)
+    check_outputs([], out, html)
     rows = shares(loki, hsa_scan)
     about = versions() | {"loki": loki, "hsa_scan": hsa_scan}
     files = {} if out is None else result_files(rows, out, about, COLUMNS)

@@ -11,6 +11,7 @@ from essim.binomial import clopper_pearson
 from essim.errors import InputError
 from essim.realrun import CELL, INTERVAL
 from essim.results import Row
+from essim.routing import mix_text
 
 BASELINE = "gpu-target"
 DENSE = "dense"
@@ -171,20 +172,39 @@ def _why_dropped(row: Row, cell: Row | None, facts: Mapping[str, Any]) -> str:
         return str(row["reason"] or "no decode step")
     if row["selector"] not in (DENSE, "rocketkv"):
         return f"a real run has no selector {row['selector']}"
-    settings = {own: facts.get(theirs) for own, theirs in _SETTINGS.items()}
-    settings["page_tokens"] = (facts.get("selector") or {}).get("page_tokens")
-    for name, value in settings.items():
-        if None not in (value, row[name]) and value != row[name]:
-            return f"{name} is {row[name]}, measured with {value}"
+    own = row | {"kv_block_tokens": _block_tokens(row)}
+    for name, value in _measured_settings(cell, facts).items():
+        if None not in (value, own.get(name)) and value != own[name]:
+            return f"{name} is {own[name]}, measured with {value}"
     if cell is None:
         return "not measured"
     steps = _int(row, "output_tokens") - 1
     return "" if steps == cell["steps"] else f"{steps} steps predicted, {cell['steps']} measured"
 
 
+def _measured_settings(cell: Row | None, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a cell was measured with, by the columns of a sweep; None is not known."""
+    selector, mix = facts.get("selector") or {}, facts.get("mix")
+    dtype = cell and cell.get("dtype")
+    return {
+        **{own: facts.get(theirs) for own, theirs in _SETTINGS.items()},
+        **{name: selector.get(name) for name in ("page_tokens", "summary_dtype")},
+        "kv_block_tokens": _block_tokens(selector),
+        **dict.fromkeys(("weight_dtype", "kv_dtype"), dtype),
+        "mix": mix and mix_text(mix),
+    }
+
+
+def _block_tokens(settings: Mapping[str, Any]) -> int | None:
+    """Return the tokens of a KV block, a page where it is left open; None where nothing is said."""
+    if "kv_block_tokens" not in settings:
+        return None
+    block: int | None = settings["kv_block_tokens"] or settings["page_tokens"]
+    return block
+
+
 def _pair(row: Row, cell: Row) -> Row:
-    pair: Row = dict.fromkeys(PAIR_COLUMNS)
-    pair |= cell
+    pair: Row = {name: cell.get(name) for name in PAIR_COLUMNS}
     pair["predicted_s"] = row["step_s"]
     for end, rate in zip(("high", "low"), INTERVAL, strict=True):
         if row.get(rate) is not None:

@@ -1,10 +1,10 @@
-"""Writing files whole, together or not at all."""
+"""Writing files whole, together or not at all, and where a command may write."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from essim.errors import InputError
@@ -38,3 +38,36 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
+
+
+def check_ending(file: Path) -> None:
+    """Raise `InputError` unless `file` ends in ``.csv`` or ``.parquet``."""
+    if file.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{file} ends in neither .csv nor .parquet", key="--out")
+
+
+def check_outputs(
+    inputs: Sequence[Path],
+    out: Path | None = None,
+    html: Path | None = None,
+    trace: Path | None = None,
+) -> None:
+    """Refuse to write over what a command reads or writes besides, and other endings.
+
+    Raises
+    ------
+    InputError
+        Naming the option.
+    """
+    if out is not None:
+        check_ending(out)
+    if html is not None and html.suffix != ".html":
+        raise InputError(f"{html} does not end in .html", key="--html")
+    taken = {file.resolve() for file in inputs}
+    for key, file in (("--out", out), ("--html", html), ("--trace", trace)):
+        if file is None:
+            continue
+        if file.resolve() in taken:
+            message = f"{file} is read, or written by another option"
+            raise InputError(message, "Give another file", key=key)
+        taken.add(file.resolve())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from essim.errors import InputError
-from essim.tables import Table
+from essim.tables import Table, positive, read_lines
 
 Ratios = NDArray[np.float64]
 
@@ -36,20 +34,14 @@ def ratios(
     Raises
     ------
     InputError
-        With file and line, where a row is not a time at a point.
+        With file and line: other columns than those of a table, a row that is no time at a point.
     """
     found: dict[tuple[str, ...], list[list[float]]] = defaultdict(list)
-    with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        for row in reader:
-            if table.grid(row) is None or not wanted(row):
-                continue
-            try:
-                point = [float(row[column]) for column in (*table.axes, "mean_s")]
-            except (KeyError, TypeError, ValueError) as error:
-                message = f"not a time at a point of {', '.join(table.axes)}: {error}"
-                raise InputError(message, file=file, line=reader.line_num) from None
-            found[tuple(row[key] for key in table.keys)].append(point)
+    for line, row in read_lines(file, [*table.keys, *table.axes, "mean_s"])[1]:
+        if table.grid(row) is None or not wanted(row):
+            continue
+        point = [positive(row[name], name, file, line) for name in (*table.axes, "mean_s")]
+        found[tuple(row[key] for key in table.keys)].append(point)
     columns = {keys: np.array(points).T for keys, points in found.items()}
     return {
         keys: at[-1] / table.grids[keys].at(list(at[:-1])).mean_s for keys, at in columns.items()

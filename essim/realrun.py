@@ -7,7 +7,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,14 @@ PREDICTED: dict[str, type] = {
     **dict.fromkeys(("page_tokens", "top_pages", "batch", "input_tokens", "output_tokens"), int),
     "step_s": float,
 }
-# Rates that bound nine tenths of what a prediction may come out at; a sweep may lack them.
+# Rates that bound nine tenths of what a prediction may come out at.
 INTERVAL = ("decode_tokens_per_s_p5", "decode_tokens_per_s_p95")
+# Columns that a sweep may lack.
+_MAYBE_PREDICTED: dict[str, type] = {
+    **dict.fromkeys(("mix", "weight_dtype", "kv_dtype", "summary_dtype"), str),
+    "kv_block_tokens": int,
+    **dict.fromkeys(INTERVAL, float),
+}
 _MEASURED: dict[str, type] = {
     **dict.fromkeys(("kind", "mode"), str),
     **dict.fromkeys(("batch", "context_tokens", "attended_tokens", "repetition", "calls"), int),
@@ -34,20 +40,21 @@ _RUN_HINT = "Give the decode.csv of a real run"
 
 
 def read_predicted(file: Path) -> list[Row]:
-    """Return the rows of a sweep: the columns of `PREDICTED`, and of `INTERVAL` where there.
+    """Return the rows of a sweep: the columns of `PREDICTED`, and those it may lack where there.
 
     Raises
     ------
     InputError
         If the file is not a sweep's result.
     """
-    return [row for _, row in _rows(file, PREDICTED, _SWEEP_HINT, INTERVAL)]
+    return [row for _, row in _rows(file, PREDICTED, _SWEEP_HINT, _MAYBE_PREDICTED)]
 
 
 def read_measured(file: Path) -> list[Row]:
     """Return one row a cell of a real run: ``measured_s`` is the mean of its repetitions.
 
-    ``measured_low_s`` and ``measured_high_s`` are the least and the largest of them.
+    ``measured_low_s`` and ``measured_high_s`` are the least and the largest of them; ``dtype`` is
+    that of weights and cache, None where the file does not say.
 
     Raises
     ------
@@ -55,22 +62,23 @@ def read_measured(file: Path) -> list[Row]:
         If the file is not a real run's, or repetitions of a cell timed different numbers of steps.
     """
     cells: dict[tuple[object, ...], list[float]] = {}
-    calls: dict[tuple[object, ...], object] = {}
-    for line, row in _rows(file, _MEASURED, _RUN_HINT):
+    first: dict[tuple[object, ...], Row] = {}
+    for line, row in _rows(file, _MEASURED, _RUN_HINT, {"dtype": str}):
         absent = next((key for key, value in row.items() if value is None), None)
         if absent:
             raise InputError("the cell is empty", _RUN_HINT, file=file, line=line, key=absent)
         if row["kind"] != "decode_step":
             raise InputError(f"{row['kind']} is no decode step", _RUN_HINT, file=file, line=line)
         key = tuple(row[name] for name in CELL)
-        if calls.setdefault(key, row["calls"]) != row["calls"]:
-            message = f"{row['calls']} steps, another repetition has {calls[key]}"
+        if first.setdefault(key, row)["calls"] != row["calls"]:
+            message = f"{row['calls']} steps, another repetition has {first[key]['calls']}"
             raise InputError(message, "Measure it again", file=file, line=line)
         cells.setdefault(key, []).append(float(row["mean_s"] or 0.0))
     return [
         {
             **dict(zip(CELL, (str(key[0]), *map(int, map(str, key[1:]))), strict=True)),
-            "steps": int(str(calls[key])),
+            "dtype": first[key].get("dtype"),
+            "steps": int(str(first[key]["calls"])),
             "repetitions": len(times),
             "measured_s": statistics.fmean(times),
             "measured_low_s": min(times),
@@ -86,7 +94,7 @@ CELL = ("mode", "batch", "context_tokens", "attended_tokens")
 def read_facts(measured: Path) -> dict[str, Any]:
     """Return what ``provenance.json`` beside a real run says, nothing where there is none."""
     file = measured.parent / "provenance.json"
-    return _json(file) if file.exists() else {}
+    return read_json(file) if file.exists() else {}
 
 
 def read_trace(file: Path) -> tuple[dict[str, Any], list[Row]]:
@@ -97,7 +105,7 @@ def read_trace(file: Path) -> tuple[dict[str, Any], list[Row]]:
     InputError
         If the file is no trace of a step.
     """
-    trace = _json(file)
+    trace = read_json(file)
     try:
         events = trace["traceEvents"]
         streams = {e["tid"]: str(e["args"]["name"]) for e in events if e["ph"] == "M"}
@@ -119,7 +127,8 @@ def read_trace(file: Path) -> tuple[dict[str, Any], list[Row]]:
     return dict(trace.get("otherData") or {}), ops
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a file's JSON object, or raise `InputError` saying why there is none."""
     try:
         content = json.loads(read_text(file))
     except json.JSONDecodeError as error:
@@ -130,14 +139,14 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _rows(
-    file: Path, columns: Mapping[str, type], hint: str, optional: Sequence[str] = ()
+    file: Path, columns: Mapping[str, type], hint: str, optional: Mapping[str, type]
 ) -> Iterator[tuple[int | None, Row]]:
-    """Yield (line, row) with the wanted columns; `optional` ones are floats."""
+    """Yield (line, row) with the wanted columns, and the `optional` ones that are there."""
     header, cells = _parquet(file, hint) if file.suffix == ".parquet" else _csv(file, hint)
     for column in columns:
         if column not in header:
             raise InputError(f"there is no column {column!r}", hint, file=file)
-    wanted = {**columns, **{key: float for key in optional if key in header}}
+    wanted = {**columns, **{key: kind for key, kind in optional.items() if key in header}}
     for line, row in cells:
         yield line, {key: _value(row[key], kind, file, line, key) for key, kind in wanted.items()}
 

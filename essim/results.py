@@ -14,7 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from essim.errors import AbsentError, InputError
+from essim.errors import AbsentError
+from essim.files import check_ending
+from essim.routing import mix_text
 
 if TYPE_CHECKING:
     from essim.hardware import HardwareProfile
@@ -32,6 +34,7 @@ COLUMNS: dict[str, str] = {
     "routing": "",
     "where": "",
     "anchor": "",
+    "mix": "",
     "kernel": "",
     "projection_rank": "",
     "channels": "",
@@ -46,6 +49,7 @@ COLUMNS: dict[str, str] = {
     "dense_layer_count": "",
     "weight_dtype": "",
     "kv_dtype": "",
+    "summary_dtype": "",
     "batch": "",
     "input_tokens": "tokens",
     "output_tokens": "tokens",
@@ -126,10 +130,11 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> Row:
         "max_batch": max_batch,
     }
     if selector.query_conditioned:
-        on_cpu = routing.where == "cpu"
+        on_cpu, mixed = routing.where == "cpu", routing.anchor == "mix"
         row |= {
             "where": routing.where,
             "anchor": routing.anchor,
+            "mix": mix_text(routing.anchors(point.model.layers)) if mixed else None,
             "kernel": None if on_cpu else routing.kernel,
             "projection_rank": routing.projection_rank if routing.early else None,
             "channels": selector.channels(routing.channels, point.model.head_dim),
@@ -189,12 +194,6 @@ def result_files(
     columns = columns or {key: COLUMNS.get(key, "") for key in columns_of(rows)}
     text = json.dumps({"rows": len(rows), "columns": dict(columns), **manifest}, indent=2) + "\n"
     return {file: as_bytes(rows, columns), Path(f"{file}.manifest.json"): text.encode()}
-
-
-def check_ending(file: Path) -> None:
-    """Raise `InputError` unless `file` ends in ``.csv`` or ``.parquet``."""
-    if file.suffix not in (".csv", ".parquet"):
-        raise InputError(f"{file} ends in neither .csv nor .parquet", key="--out")
 
 
 def finite(value: object) -> object:

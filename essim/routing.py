@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal
 
 from pydantic import model_validator
@@ -103,6 +105,11 @@ class Routing(Strict):
                 f"only {_MIX_LAYERS}-layer models have a published default"
             )
         return ["mid" if layer <= _MIX_LAST_MID_LAYER else "in" for layer in range(1, layers)]
+
+
+def mix_text(anchors: Sequence[str]) -> str:
+    """Return anchors of layers in order, as many as follow each other: ``20 mid, 11 in``."""
+    return ", ".join(f"{len(list(same))} {anchor}" for anchor, same in groupby(anchors))
 
 
 PRESETS: dict[str, dict[str, str]] = {

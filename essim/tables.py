@@ -164,32 +164,21 @@ def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) 
         With file and line: columns that are not those of the profile, cells that are missing, not
         numbers, not finite or not positive, and grids with holes.
     """
-    text = read_text(file)
-    csv.field_size_limit(max(len(text), 1))
-    reader = csv.reader(io.StringIO(text, newline=""))
-    header = [cell.strip() for cell in next(reader, [])]
-    columns = _check_header(file, header, [*keys, *axes])
-    lines: list[tuple[int, dict[str, str]]] = []
-    for cells in reader:
-        if cells and len(cells) != len(header):
-            message = f"{len(cells)} cells in a row of {len(header)} columns"
-            raise InputError(message, file=file, line=reader.line_num)
-        if cells:
-            lines.append((reader.line_num, dict(zip(header, cells, strict=True))))
+    columns, lines = read_lines(file, [*keys, *axes])
     if not lines:
         raise InputError("the table has no rows", file=file, line=1)
     # A percentile that too few calls allow to claim is an empty column.
-    columns = [c for c in columns if c == "p50_s" or any(row[c].strip() for _, row in lines)]
+    columns = [c for c in columns if c == "p50_s" or any(row[c] for _, row in lines)]
     rows: dict[tuple[str, ...], dict[tuple[float, ...], list[dict[str, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for line, row in lines:
-        number = {c: _positive(row[c], c, file, line) for c in [*axes, *columns]}
+        number = {c: positive(row[c], c, file, line) for c in [*axes, *columns]}
         percentiles = [number[c] for c in columns if c != "mean_s"]
         if percentiles != sorted(percentiles):
             raise InputError("percentiles must not fall", file=file, line=line)
         point = tuple(number[axis] for axis in axes)
-        rows[tuple(row[k].strip() for k in keys)][point].append({c: number[c] for c in columns})
+        rows[tuple(row[k] for k in keys)][point].append({c: number[c] for c in columns})
     grids = {key: _grid(file, name, key, axes, points, columns) for key, points in rows.items()}
     for key, grid in grids.items():
         fallen = grid.fallen_cells(axes)
@@ -199,6 +188,31 @@ def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) 
             warnings.warn(message, stacklevel=2)
     hashes = frozenset(row["source_hash"] for _, row in lines if row.get("source_hash"))
     return Table(name, tuple(keys), tuple(axes), grids, hashes)
+
+
+def read_lines(
+    file: Path, required: Sequence[str]
+) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Return which statistics a table has, and its rows by line and column, without outer spaces.
+
+    Raises
+    ------
+    InputError
+        With file and line: a required column that is missing, unknown ones, rows of another length.
+    """
+    text = read_text(file)
+    csv.field_size_limit(max(len(text), 1))
+    reader = csv.reader(io.StringIO(text, newline=""))
+    header = [cell.strip() for cell in next(reader, [])]
+    columns = _check_header(file, header, required)
+    lines: list[tuple[int, dict[str, str]]] = []
+    for cells in filter(None, reader):
+        if len(cells) != len(header):
+            message = f"{len(cells)} cells in a row of {len(header)} columns"
+            raise InputError(message, file=file, line=reader.line_num)
+        values = (cell.strip() for cell in cells)
+        lines.append((reader.line_num, dict(zip(header, values, strict=True))))
+    return columns, lines
 
 
 def _check_header(file: Path, header: Sequence[str], required: Sequence[str]) -> list[str]:
@@ -225,7 +239,8 @@ def _check_header(file: Path, header: Sequence[str], required: Sequence[str]) ->
     return present
 
 
-def _positive(cell: str, column: str, file: Path, line: int) -> float:
+def positive(cell: str, column: str, file: Path, line: int) -> float:
+    """Return a cell's number, or raise `InputError` unless it is finite and above zero."""
     try:
         value = float(cell)
     except ValueError:

@@ -46,11 +46,11 @@ def compare(
 ) -> None:
     """Lay predictions beside a real run: errors, bias, gains, what has no partner."""
     from essim.compare import compare as compared
+    from essim.files import check_outputs
     from essim.realrun import read_facts, read_measured, read_predicted
-    from essim.results import check_ending, versions
+    from essim.results import versions
 
-    if out is not None:
-        check_ending(out)
+    check_outputs([predicted, measured, *trace_predicted], out, html)
     rows, facts = read_predicted(predicted), read_facts(measured)
     result = compared(rows, read_measured(measured), facts)
     steps = [_traced(file, measured.parent) for file in trace_predicted]
@@ -77,12 +77,14 @@ def validate(
         raise AbsentError("a real run needs torch", "pip install 'essim[measure]'") from None
     from essim import show
     from essim.compare import compare as compared
+    from essim.files import check_outputs
     from essim.realrun import read_facts, read_measured
     from essim.results import manifest
     from essim.scenario import find_scenario, load_scenario
     from essim.simulate import Simulator
 
     file = find_scenario(scenario)
+    check_outputs([file], html=html)
     _, points = load_scenario(file, set_)
     simulator = Simulator(file.parent, seed=seed)
     profiles = [simulator.profile(n) for n in dict.fromkeys(p.hardware for p in points)]
@@ -115,10 +117,11 @@ def _deliver(
     from essim.compare import PAIR_COLUMNS
     from essim.files import write_files
     from essim.results import result_files
-    from essim.verdict import comparison_verdict
+    from essim.verdict import comparison_verdict, machine_verdict
 
     points = {k: v for profile in profiles for k, v in calibration_points(profile).items()}
-    sentences = comparison_verdict(result, points, on_the_grid(result.pairs, points))
+    sentences = machine_verdict(profiles, about["run"])
+    sentences += comparison_verdict(result, points, on_the_grid(result.pairs, points))
     files = {} if out is None else result_files(result.pairs, out, about, PAIR_COLUMNS)
     if html is not None:
         files[html] = pages.comparison(result, points, steps, sentences, about)
@@ -156,7 +159,7 @@ def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If the trace does not say its mode, or the real run has no trace of it.
+        If the trace does not say its mode, or the real run has no trace of that step.
     """
     from essim.compare import op_errors
     from essim.realrun import read_trace
@@ -168,5 +171,10 @@ def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
     if not real.exists():
         there = ", ".join(sorted(file.name for file in folder.glob("trace-*.json"))) or "no trace"
         raise InputError(f"the real run has no {real.name}", f"There is {there}", file=predicted)
-    theirs = read_trace(real)[1]
+    real_of, theirs = read_trace(real)
+    for name in ("batch", "context_tokens"):
+        if name in of and name in real_of and of[name] != real_of[name]:
+            message = f"{name} is {of[name]}, that of {real.name} {real_of[name]}"
+            hint = "Predict the step that was traced: essim run --set, --step"
+            raise InputError(message, hint, file=predicted)
     return {"of": of, "predicted": mine, "real": theirs, "errors": op_errors(mine, theirs)}

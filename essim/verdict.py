@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from essim.compare import Comparison
+from essim.hardware import HardwareProfile
 from essim.results import Row, differing
 from essim.scenario import Scenario
 
@@ -236,6 +238,20 @@ def comparison_verdict(
             f"{'is' if len(on_grid) == 1 else 'are'} on one of them."
         )
     return sentences
+
+
+def machine_verdict(profiles: Sequence[HardwareProfile], facts: Mapping[str, Any]) -> list[str]:
+    """Return a sentence where predictions are for another machine than the run's, else nothing.
+
+    Machines are told by the names of their GPUs, of a run without one by those of CPUs.
+    """
+    gpu = facts.get("gpu_name")
+    names = (p.spec.gpu.name if gpu else p.spec.cpu.name for p in profiles)
+    real = gpu or facts.get("cpu")
+    other = [name for name in dict.fromkeys(names) if name != real]
+    if not real or not other:
+        return []
+    return [f"Predicted for {' and '.join(other)}, measured on {real}."]
 
 
 def _fine(value: object) -> str:

@@ -90,6 +90,8 @@ def test_a_profile_by_path_is_found_beside_its_scenario(tmp_path: Path) -> None:
             "cpu_route on h200-sxm is roofline, not measured",
         ),
         (("sweep", SCENARIO, "--out", "r.xlsx"), 2, "--out: r.xlsx ends in neither"),
+        (("sweep", SCENARIO, "--html", "r.csv"), 2, "--html: r.csv does not end in .html"),
+        (("run", SCENARIO, "--html", "r"), 2, "--html: r does not end in .html"),
         (("sweep", SCENARIO, "--engine", "fast"), 2, "Invalid value for '--engine'"),
         (("fly",), 2, "No such command 'fly'"),
     ],
@@ -102,6 +104,18 @@ def test_bad_input_is_a_message_an_exit_code_and_no_file(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_is_written_over_no_scenario_and_no_page(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(Path(SCENARIO).read_text())
+    done = essim("run", str(file), "--trace", "s.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("--trace: s.yaml is read, or written by another option. Give")
+    assert file.read_text() == Path(SCENARIO).read_text()
+    done = essim("run", str(file), "--html", "r.html", "--trace", "./r.html", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("--trace: r.html is read, or written by another option")
 
 
 def test_every_price_of_the_main_scenario_is_measured() -> None:

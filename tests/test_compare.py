@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 from essim.binomial import clopper_pearson
 from essim.calibration import calibration_points, on_the_grid
-from essim.compare import compare, op_errors
+from essim.compare import PAIR_COLUMNS, compare, op_errors
 from essim.errors import InputError
 from essim.hardware import find_profile, load_profile
-from essim.realrun import read_measured, read_predicted, read_trace
+from essim.realrun import read_facts, read_measured, read_predicted, read_trace
 from essim.results import COLUMNS, result_files
+from essim.scenario import load_scenario
+from essim.simulate import Simulator
 
 ROOT = Path(__file__).parent.parent
 REAL = ROOT / "reports" / "data" / "h200-decode" / "decode.csv"
@@ -117,6 +120,61 @@ def test_what_has_no_partner_is_dropped_with_its_reason(tmp_path: Path) -> None:
         ("measured", "cpu-in", 64, "projection_rank is 64, measured with 128"),
     ]
     assert len(result.pairs) == 1
+
+
+MIX = ["mid"] * 2 + ["in"]
+OTHER_SETTINGS = [
+    ({"weight_dtype": "fp8"}, "weight_dtype is fp8, measured with bf16"),
+    ({"kv_dtype": "fp8"}, "kv_dtype is fp8, measured with bf16"),
+    ({"summary_dtype": "bf16"}, "summary_dtype is bf16, measured with fp8"),
+    ({"kv_block_tokens": 16}, "kv_block_tokens is 16, measured with 4"),
+    ({"mix": "3 in"}, "mix is 3 in, measured with 2 mid, 1 in"),
+]
+
+
+@pytest.mark.parametrize(("other", "reason"), OTHER_SETTINGS)
+@pytest.mark.parametrize("block_tokens", [4, None])
+def test_a_prediction_of_other_dtypes_blocks_or_mix_is_dropped(
+    tmp_path: Path, other: dict[str, object], reason: str, block_tokens: int | None
+) -> None:
+    """A block that neither side names is a page."""
+    real = cells(tmp_path, measured("cpu-mix", 4e-3, dtype="bf16"))
+    selector = {"page_tokens": 4, "kv_block_tokens": block_tokens, "summary_dtype": "fp8"}
+    facts = {"selector": selector, "mix": MIX}
+    same = {
+        "weight_dtype": "bf16",
+        "kv_dtype": "bf16",
+        "summary_dtype": "fp8",
+        "mix": "2 mid, 1 in",
+    }
+    result = compare(
+        [predicted("cpu-mix", **same | other), predicted("cpu-mix", **same)], real, facts
+    )
+    assert [row["reason"] for row in result.dropped] == [reason]
+    assert list(result.pairs[0]) == list(PAIR_COLUMNS)
+    # A run that does not say, and a sweep from before such columns.
+    unsaid = cells(tmp_path, measured("cpu-mix", 4e-3))
+    assert len(compare([predicted("cpu-mix", **other)], unsaid, {"selector": {}}).pairs) == 1
+    old = {key: value for key, value in predicted("cpu-mix").items() if key not in same | other}
+    assert len(compare([old], real, facts).pairs) == 1
+
+
+def test_a_sweep_says_the_settings_that_a_run_is_compared_by(tmp_path: Path) -> None:
+    one = ("workload.batch=1", "workload.input_tokens=4480", "routing=cpu-mix")
+    mix = f"routing.mix=[{', '.join(['in'] * 31)}]"
+    _, points = load_scenario(ROOT / "scenarios" / "validate-h200.yaml", (*one, mix))
+    file = tmp_path / "p.csv"
+    file.write_bytes(result_files(Simulator(ROOT).rows(points), file, {})[file])
+    dense, routed, _ = read_predicted(file)
+    keys = ("mix", "weight_dtype", "kv_dtype", "summary_dtype", "kv_block_tokens")
+    assert [routed[key] for key in keys] == ["31 in", "bf16", "bf16", "fp8", 4]
+    assert [dense[key] for key in keys] == [None, "bf16", "bf16", None, None]
+    result = compare([dense, routed], read_measured(REAL), read_facts(REAL))
+    assert [pair["mode"] for pair in result.pairs] == ["dense"]
+    assert result.dropped[0]["reason"] == "mix is 31 in, measured with 20 mid, 11 in"
+    fp8 = dense | {"weight_dtype": "fp8"}
+    with pytest.raises(InputError, match="Reasons: weight_dtype is fp8, measured with bf16"):
+        compare([fp8], read_measured(REAL), read_facts(REAL))
 
 
 def test_several_output_lengths_pair_by_their_steps(tmp_path: Path) -> None:
@@ -262,6 +320,7 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
     assert {(d["side"], d["mode"], d["attended_tokens"]) for d in found["dropped"]} == {
         ("predicted", "cpu-mix", 256)
     }
+    assert found["verdict"][0].startswith("240 cells are both predicted and measured: bias ")
     assert found["verdict"][-1] == (
         "Calibration has 175 points (batch, context), this run 15; none of its 240 cells are on "
         "one of them."
@@ -269,6 +328,15 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
     assert found["manifest"]["run"]["model"] == "llama-3.1-8b"
     with (tmp_path / "pairs.csv").open() as text:
         assert len(list(csv.DictReader(text))) == 240
+
+
+def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:
+    point = ("routing=gpu-target", "workload.batch=1", "workload.input_tokens=4480")
+    settings = (f"--set={text}" for text in (*point, "hardware=a100-80gb"))
+    assert essim("sweep", "validate-h200", *settings, "--out", tmp_path / "p.csv").returncode == 0
+    done = essim("compare", tmp_path / "p.csv", REAL)
+    assert done.returncode == 0, done.stderr
+    assert "\nPredicted for NVIDIA A100 80GB SXM, measured on NVIDIA H200.\n" in done.stdout
 
 
 def test_an_error_past_the_tolerance_is_exit_1(sweep: Path, tmp_path: Path) -> None:
@@ -292,6 +360,30 @@ def test_wrong_files_are_exit_2(sweep: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_what_is_compared_is_never_written_over(tmp_path: Path) -> None:
+    mine, real = write(tmp_path / "p.csv", [predicted()]), tmp_path / "decode.csv"
+    write(real, [measured("gpu-target", 4e-3)])
+    (tmp_path / "link.csv").symlink_to(real)
+    (tmp_path / "t.html").write_text("a trace")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for option, name, said in (
+        ("--out", "decode.csv", "decode.csv is read, or written by another option. Give another"),
+        ("--out", "p.csv", "p.csv is read, or written by another option. Give another file"),
+        ("--out", "link.csv", "link.csv is read, or written by another option"),
+        ("--html", "p.csv", "p.csv does not end in .html"),
+        ("--html", "t.html", "t.html is read, or written by another option"),
+    ):
+        traced = ("--trace-predicted", tmp_path / "t.html")
+        done = essim("compare", mine, real, *traced, option, name, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"{option}: {said}")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    (tmp_path / "link.html").symlink_to(tmp_path / "new.csv")
+    done = essim("compare", mine, real, "--out", "new.csv", "--html", "link.html", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--html: link.html is read, or written by another option" in done.stderr
+
+
 def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     mid = ("--set", "routing=cpu-mid", "--step", "4", "--trace", str(trace))
@@ -304,6 +396,17 @@ def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Pat
     errors = {row["kind"]: row for row in step["errors"]}
     assert (errors["gemm_gate_up"]["predicted_ops"], errors["gemm_gate_up"]["real_ops"]) == (32, 32)
     assert abs(errors["gemm_gate_up"]["error_frac"]) < 0.05
+    shutil.copy(REAL, tmp_path)
+    real = tmp_path / "trace-cpu-mid.json"
+    for other, code, said in (
+        ({"attended_tokens": 128}, 0, ""),
+        ({"batch": 8}, 2, "t.json: batch is 1, that of trace-cpu-mid.json 8. Predict the step"),
+        ({"context_tokens": 4480}, 2, "context_tokens is 4484, that of trace-cpu-mid.json 4480"),
+    ):
+        real.write_text(json.dumps({"traceEvents": [], "otherData": of | other}))
+        done = essim("compare", sweep, tmp_path / "decode.csv", "--trace-predicted", trace)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
     trace.write_text(json.dumps({"traceEvents": []}))
     done = essim("compare", sweep, REAL, "--trace-predicted", trace)
     assert done.returncode == 2

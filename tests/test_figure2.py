@@ -88,6 +88,7 @@ def test_the_command_takes_variants_and_json() -> None:
     [
         (("--loki", "full"), "Invalid value for '--loki'"),
         (("--out", "f.xlsx"), "ends in neither .csv nor .parquet"),
+        (("--html", "f.csv"), "--html: f.csv does not end in .html"),
         (("--html", "/dev/null/f.html"), "/dev/null/f.html: cannot be written"),
     ],
 )

@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from essim.errors import InputError
 from essim.hardware import HardwareProfile, load_profile
+from essim.heldout import ratios
+from essim.tables import read_table
 
 PROFILES = sorted((Path(__file__).parent.parent / "hardware_profiles").glob("*.yaml"))
 
@@ -29,3 +32,29 @@ def test_the_errors_of_the_yaml_are_those_of_the_points(file: Path) -> None:
         found = len(errors), float(np.median(errors)), float(errors.max())
         want = said.points, said.median_frac, said.worst_frac
         assert found == pytest.approx(want, abs=1e-4), name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n,rows,mean_s\n64,3,nan\n", "h.csv:2: mean_s: 'nan' is not a finite number above zero"),
+        ("n,rows,mean_s\n64,3,inf\n", "h.csv:2: mean_s: 'inf' is not"),
+        ("n,rows,mean_s\n64,3,1e-6\n64,3,0\n", "h.csv:3: mean_s: '0' is not"),
+        ("n,rows,mean_s\n64,3,-1e-6\n", "h.csv:2: mean_s: '-1e-6' is not"),
+        ("n,rows,mean_s\n64,-3,1e-6\n", "h.csv:2: rows: '-3' is not"),
+        ("n,rows,mean_s\n64,3\n", "h.csv:2: 2 cells in a row of 3 columns"),
+        ("rows,mean_s\n3,1e-6\n", "h.csv:1: the table has no column 'n'"),
+        ("n,mean_s\n64,1e-6\n", "h.csv:1: the table has no column 'rows'"),
+        ("n,rows,p50_s\n64,3,1e-6\n", "h.csv:1: the table has no column 'mean_s'"),
+    ],
+)
+def test_points_that_are_none_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "t.csv").write_text("n,rows,mean_s\n64,2,1e-6\n64,4,3e-6\n")
+    table = read_table(tmp_path / "t.csv", "t", ("n",), ("rows",))
+    file = tmp_path / "h.csv"
+    file.write_text("n,rows,mean_s\n64,3,3e-6\n 64,3,1e-6\n65,3,none\n")
+    assert ratios(table, file)["64",] == pytest.approx([1.5, 0.5])
+    file.write_text(text)
+    with pytest.raises(InputError) as error:
+        ratios(table, file)
+    assert message in str(error.value)

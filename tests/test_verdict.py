@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from essim.hardware import find_profile, load_profile
 from essim.scenario import load_scenario
 from essim.simulate import Simulator
-from essim.verdict import run_verdict, sweep_verdict
+from essim.verdict import machine_verdict, run_verdict, sweep_verdict
 
 
 def verdict(scenario_file, more: str = "", *overrides: str) -> list[str]:
@@ -77,3 +82,21 @@ def test_single_points(scenario_file) -> None:
     assert one == "One output token is prefill alone: there is no decode step and no TPOT."
     (none,) = verdict(scenario_file, "", "workload.batch=1000")
     assert none.startswith("This point does not run: needs")
+
+
+@pytest.mark.filterwarnings("ignore:.*kept:UserWarning")
+@pytest.mark.parametrize(
+    ("facts", "sentences"),
+    [
+        ({}, []),
+        ({"cpu": "AMD EPYC"}, []),
+        ({"cpu": "other"}, ["Predicted for AMD EPYC, measured on other."]),
+        (
+            {"cpu": "AMD EPYC", "gpu_name": "NVIDIA H200"},
+            ["Predicted for torch on one core, measured on NVIDIA H200."],
+        ),
+    ],
+)
+def test_a_run_on_another_machine_is_said(facts: dict[str, str], sentences: list[str]) -> None:
+    profile = load_profile(find_profile("cpu-2core", Path()))
+    assert machine_verdict([profile, profile], facts) == sentences

@@ -12,10 +12,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from essim.errors import EssimError, InputError
+from essim.files import write_files
+from essim.realrun import read_json
 from measure.decode import cells, cpu_plan
 from measure.machine import machine_facts
 from measure.table import Progress
@@ -46,22 +49,20 @@ def write_provenance(file: Path, plan: cells.Plan, command: str) -> None:
     Raises
     ------
     InputError
-        If what lies there was measured with another number of steps.
+        If what lies there is no provenance of a run, or of one with another number of steps, or if
+        nothing can be written there.
     """
     facts = machine_facts(("torch", "numpy", "essim"))
-    earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if earlier and earlier["steps"] != plan.steps:
-        raise InputError(
-            f"measured with {earlier['steps']} steps a cell, now {plan.steps}",
-            "Measure into another folder",
-            file=file,
-        )
+    earlier: dict[str, Any] = read_json(file) if file.exists() else {"steps": plan.steps}
+    if earlier.get("steps") != plan.steps:
+        said = earlier.get("steps", "an unknown number of")
+        message = f"measured with {said} steps a cell, now {plan.steps}"
+        raise InputError(message, "Measure into another folder", file=file)
     about = facts | plan.facts
-    about |= {"cells": len(plan.cells), "repetitions": cells.REPETITIONS, "steps": plan.steps}
+    about |= {"repetitions": cells.REPETITIONS, "steps": plan.steps}
     about |= {"source_hash": plan.source_hash}
     about |= {"commands": [*earlier.get("commands", []), f"{facts['date']} {command}"]}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_files({file: (json.dumps(about, indent=2) + "\n").encode()})
 
 
 def without_folder(arguments: Sequence[str]) -> list[str]:

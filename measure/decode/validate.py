@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from essim.errors import EssimError, InputError
+from essim.realrun import read_json
 from essim.results import Row
 from essim.scenario import Scenario
 from essim.selectors.rocketkv import RocketKV
@@ -242,7 +243,7 @@ def _check_same(file: Path, plan: Plan) -> None:
     """Refuse to go on with a run of other settings."""
     if not file.exists():
         return
-    before = json.loads(file.read_text(encoding="utf-8"))
+    before = read_json(file)
     now = json.loads(json.dumps(plan.facts | {"steps": plan.steps}))
     # What the machine was like at the moment is no setting.
     other = [key for key in now if not key.startswith("gpu_") and before.get(key) != now[key]]

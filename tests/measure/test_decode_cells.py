@@ -121,7 +121,10 @@ def test_the_default_campaign_is_small_enough(monkeypatch) -> None:
         cpu_plan.make_plan(None, quick=True, steps=None)
 
 
-def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch) -> None:
+@pytest.fixture
+def small_campaign(monkeypatch) -> None:
+    """Make the command's campaign one of tiny runs, without a GPU."""
+
     def small(cell: Cell, *, steps: int, threads: int, trace: bool = False):
         pages = cell.attended_tokens // PAGE
         return tiny(cell.mode, top_pages=pages, batch=cell.batch, capacity=100 + steps, trace=trace)
@@ -130,6 +133,10 @@ def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch
     monkeypatch.setattr(cpu_plan, "thread_count", lambda: 2)
     monkeypatch.setattr(cpu_plan, "grid", lambda modes, *points: grid(modes, (1,), (100,), (16,)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("small_campaign")
+def test_the_command_measures_resumes_and_says_where(tmp_path: Path) -> None:
     arguments = ["--out", str(tmp_path), "--modes", "dense,cpu-mid", "--steps", "3", "--trace"]
     main.main(arguments)
     rows = rows_of(tmp_path / "decode.csv")
@@ -140,7 +147,7 @@ def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch
     about = json.loads((tmp_path / "provenance.json").read_text())
     command = "python -m measure.decode --out DIR --modes dense,cpu-mid --steps 3 --trace"
     assert about["commands"] == [f"{about['date']} {command}"]
-    assert (about["steps"], about["repetitions"], about["cells"]) == (3, 3, 2)
+    assert (about["steps"], about["repetitions"]) == (3, 3)
     assert about["libraries"]["torch"] == torch.__version__
     trace = json.loads((tmp_path / "trace-cpu-mid.json").read_text())
     assert "await.3" in {event["name"] for event in trace["traceEvents"]}
@@ -149,12 +156,37 @@ def test_the_command_measures_resumes_and_says_where(tmp_path: Path, monkeypatch
     assert (tmp_path / "decode.csv").read_text() == before
     about = json.loads((tmp_path / "provenance.json").read_text())
     assert len(about["commands"]) == 2
+    # A command of fewer modes takes nothing back of what is said of the others.
+    main.main(["--out", str(tmp_path), "--modes", "dense", "--steps", "3"])
+    after = json.loads((tmp_path / "provenance.json").read_text())
+    assert after.pop("commands")[:2] == about.pop("commands")
+    assert after == about
+    about = json.loads((tmp_path / "provenance.json").read_text())
     with pytest.raises(SystemExit) as stop:
         main.main([*arguments[:4], "--steps", "5"])
     assert stop.value.code == 2
     assert json.loads((tmp_path / "provenance.json").read_text()) == about
     with pytest.raises(SystemExit):
         main.main([*arguments[:4], "--steps", "0"])
+
+
+@pytest.mark.usefixtures("small_campaign")
+def test_a_folder_that_holds_no_run_is_said(tmp_path: Path, capsys) -> None:
+    def refused(folder: Path) -> str:
+        with pytest.raises(SystemExit) as stop:
+            main.main(["--out", str(folder), "--modes", "dense", "--steps", "3"])
+        assert stop.value.code == 2
+        return capsys.readouterr().err
+
+    file = tmp_path / "provenance.json"
+    file.write_text("{")
+    assert f"{file}:1: is not JSON" in refused(tmp_path)
+    file.write_text("[]")
+    assert f"{file}: is not a JSON object" in refused(tmp_path)
+    file.write_text("{}")
+    assert f"{file}: measured with an unknown number of steps a cell, now 3." in refused(tmp_path)
+    assert f"{file / 'provenance.json'}: cannot be written" in refused(file)
+    assert [place.name for place in tmp_path.iterdir()] == ["provenance.json"]
 
 
 def test_a_mode_that_this_machine_lacks_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:

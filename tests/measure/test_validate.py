@@ -109,6 +109,13 @@ def test_nothing_to_run_and_several_output_lengths_are_errors(
     done = essim("validate", file, "--set", "model.weight_dtype=bf16", cwd=tmp_path)
     assert done.returncode == 2
     assert "no point of the scenario can run here. Reasons: the loop without a GPU" in done.stderr
+    done = essim("validate", file, "--html", "page", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "--html: page does not end in .html\n")
+    (tmp_path / "provenance.json").write_text("{")
+    for out, said in (("s.yaml", "cannot be written"), (".", "provenance.json:1: is not JSON")):
+        done = essim("validate", file, "--out", out, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
     several = ("--set", "sweep.workload.output_tokens=[5, 9]")
     done = essim("validate", file, *several, cwd=tmp_path)
     assert done.returncode == 2
