@@ -1,11 +1,15 @@
 """How sure a predicted decode rate is: errors of its tables, and calls that differ.
 
-Each table is off by one factor in a whole run, drawn from what it was off by at its held-out
-points; a table with exact keys (a GEMM's shape) has a factor for each. Prices that no held-out
-point stands behind (rooflines, constants) are taken as they are: the interval is of the tables.
+Each table is off by one error in a whole run, drawn from what it was off by at its held-out
+points. Where a table has exact keys (a GEMM's shape), each has held-out points of its own, and all
+are drawn at the same rank: where one shape's error is large, so are the others'. Prices that no
+held-out point stands behind (rooflines, constants) are taken as they are: the interval is of the
+tables.
 """
 
 from __future__ import annotations
+
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +38,7 @@ def step_percentiles_s(
     array or None
         The 5th, 50th and 95th percentile; None where no price has a held-out point.
     """
-    factors = _factors(run, profile, np.random.default_rng([seed, steps]))
+    factors = _factors(run, profile, seed)
     if not factors:
         return None
     at = np.unique(np.linspace(0, steps - 1, min(steps, _STEPS)).astype(np.int64))
@@ -51,12 +55,21 @@ def step_percentiles_s(
     return percentiles
 
 
-def _factors(
-    run: Run, profile: HardwareProfile, rng: np.random.Generator
-) -> dict[tuple[str, ...], Values]:
-    """Return a factor a draw for every table that prices an op and has held-out points."""
+def _factors(run: Run, profile: HardwareProfile, seed: int) -> dict[tuple[str, ...], Values]:
+    """Return a factor a draw for every table and keys that price an op and have held-out points.
+
+    A table's draws depend on its name and the seed alone, so all points of a sweep share them.
+    """
     origins = sorted({price.origin for price in run.prices.values()} & set(profile.heldout))
-    return {origin: rng.choice(profile.heldout[origin], DRAWS) for origin in origins}
+    return {
+        origin: np.quantile(profile.heldout[origin], _ranks(origin[0], seed), method="inverted_cdf")
+        for origin in origins
+    }
+
+
+def _ranks(table: str, seed: int) -> Values:
+    """Return where between the least and the largest error of a table each draw is, 0 to 1."""
+    return np.random.default_rng([seed, crc32(table.encode())]).random(DRAWS)
 
 
 def _rows(
