@@ -142,7 +142,7 @@ def run(
                     spec,
                     ready.sample,
                     calls=count,
-                    window_calls=min(20, count),
+                    window_calls=max(5, min(20, count // 2)),
                     most_windows=ready.most_windows,
                     peak_bytes_per_s=peak_bytes_per_s,
                 )
