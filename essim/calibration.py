@@ -9,7 +9,11 @@ from essim.results import Row
 
 # Tables over batch and context that price routing and attention.
 _CONTEXT_TABLES = (
-    *("gpu_route_stepwise", "gpu_route_fused", "gpu_side_slowdown", "cpu_route", "attn_dense"),
+    "gpu_route_stepwise",
+    "gpu_route_fused",
+    "gpu_side_slowdown",
+    "cpu_route",
+    "attn_dense",
 )
 
 

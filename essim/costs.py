@@ -114,8 +114,8 @@ class CostModel:
         """Return the table's price, None if it has no such keys or axes.
 
         Past the table's edge the last interval's slope goes on, never below the edge or the
-        roofline: more work never gets cheaper. That it goes on so is assumed from twice the last
-        tick on.
+        roofline, and before its first tick never above that: more work never gets cheaper. That
+        it goes on so is assumed from twice the last tick on.
         """
         table = self.profile.tables[work.table]
         grid = table.grid(work.keys)
@@ -123,7 +123,7 @@ class CostModel:
             return None
         lookup = grid.at([work.axes[axis] for axis in table.axes])
         floor = self.floor_s(work)
-        line = np.maximum(lookup.mean_s, lookup.edge_s)
+        line = np.minimum(np.maximum(lookup.mean_s, lookup.least_s), lookup.most_s)
         mean = np.where(lookup.inside, lookup.mean_s, np.maximum(line, floor))
         source = self.profile.spec.tables[work.table].source
         inside = np.where(lookup.on_grid, _rank("measured"), _rank("interpolated"))

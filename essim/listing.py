@@ -44,7 +44,7 @@ def hardware() -> Entries:
             for name, spec in profile.spec.tables.items():
                 content = _hardware.table_file(file, name).read_bytes()
                 owner = owners.setdefault(content, file.stem)
-                if owner != file.stem and owner not in spec.note:  # a copy that says so is fine
+                if owner != file.stem and owner not in spec.note.split():  # or a copy that says so
                     warnings.warn(f"table {name} of {file.stem} is that of {owner}", stacklevel=2)
     return [{"name": name, "about": about} for name, about in entries.items()]
 

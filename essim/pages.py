@@ -71,8 +71,10 @@ def step_files(
     files = {}
     if trace is not None:
         load, selector = base.workload, base.resolved_selector()
-        context = selector.kept_prompt_tokens(load.input_tokens) + chosen
-        of = {"mode": base.mode, "batch": load.batch, "context_tokens": context}
+        kept, pages = selector.kept_prompt_tokens(load.input_tokens), selector.table_conditions()
+        attended = pages["page_tokens"] * pages["top_pages"] if pages else kept
+        of = {"mode": base.mode, "batch": load.batch, "context_tokens": kept + chosen}
+        of |= {"attended_tokens": attended}
         content = timeline.trace() | {"otherData": of}
         files[trace] = (json.dumps(content, indent=0) + "\n").encode()
     if html is not None:

@@ -42,7 +42,8 @@ class Lookup:
 
     Off the grid the time continues the last interval's line; it may be nonsense, even negative,
     and whoever uses it must bound it and say so. `far` is more than twice the last tick of an
-    axis, `edge_s` the time where points past a last tick are taken back to it.
+    axis. `least_s` is the time where points past a last tick are taken back to it, `most_s` where
+    those before a first tick are taken forward to it.
     """
 
     mean_s: Values
@@ -50,7 +51,8 @@ class Lookup:
     on_grid: NDArray[np.bool_]
     inside: NDArray[np.bool_]
     far: NDArray[np.bool_]
-    edge_s: Values
+    least_s: Values
+    most_s: Values
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,13 @@ class Grid:
         assert mean is not None
         far = np.any([p > 2 * axis[-1] for p, _, axis in pairs], axis=0)
         back = [np.minimum(p, axis[-1]) for p, _, axis in pairs]
-        past = any((p > b).any() for (p, _, _), b in zip(pairs, back, strict=True))
-        edge = self.at(back).mean_s if past else mean
-        return Lookup(mean, spread, on_grid, inside, far, edge)
+        ahead = [np.maximum(p, axis[0]) for p, _, axis in pairs]
+        least, most = (
+            mean if all((p == at).all() for (p, _, _), at in zip(pairs, moved, strict=True))
+            else self.at(moved).mean_s
+            for moved in (back, ahead)
+        )  # fmt: skip
+        return Lookup(mean, spread, on_grid, inside, far, least, most)
 
     def _spread(self, clamped: Sequence[Values]) -> Spread | None:
         """Return the distribution at points of the grid, None where the table has none."""

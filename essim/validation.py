@@ -172,7 +172,7 @@ def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
         there = ", ".join(sorted(file.name for file in folder.glob("trace-*.json"))) or "no trace"
         raise InputError(f"the real run has no {real.name}", f"There is {there}", file=predicted)
     real_of, theirs = read_trace(real)
-    for name in ("batch", "context_tokens"):
+    for name in ("batch", "context_tokens", "attended_tokens"):
         if name in of and name in real_of and of[name] != real_of[name]:
             message = f"{name} is {of[name]}, that of {real.name} {real_of[name]}"
             hint = "Predict the step that was traced: essim run --set, --step"

@@ -53,7 +53,7 @@ def replays(graph: torch.cuda.CUDAGraph, at_once: int = 10) -> Sampler:
 
 @dataclass
 class LayerLoop:
-    """Eight layers of the main flow for a batch, with attention over 256 tokens or without."""
+    """Eight layers of the main flow for a batch; attention is over 256 tokens, then over 128."""
 
     batch: int
     layers: int = LAYERS

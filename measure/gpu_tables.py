@@ -128,21 +128,6 @@ def integers(place: Place, *axes: str) -> list[int]:
 def router_benches() -> list[Bench]:
     """Return both GPU routers, the proxy projection, and what a router costs beside the stream."""
     axes = {"batch": ROUTER_BATCHES, "context_tokens": CONTEXTS}
-    paged = axes | {"top_pages": TOP_PAGES}
-
-    def fused(place: Place) -> tuple[list[Launch], int]:
-        batch, tokens, top = integers(place, *paged)
-        moved = batch * SHAPE.kv_heads * ((tokens - 1) // 4) * 32
-        first = router_fused.random_router(batch, tokens, top=top)
-        return [router_fused.random_router(batch, tokens, like=first) for _ in range(LAYERS)], moved
-
-    def stepwise(place: Place) -> tuple[list[Launch], int]:
-        batch, tokens = integers(place, *axes)
-        moved = batch * SHAPE.kv_heads * ((tokens - 1) // 4) * 256
-        first = router_stepwise.random_router(batch, tokens)
-        return [
-            router_stepwise.random_router(batch, tokens, like=first) for _ in range(LAYERS)
-        ], moved
 
     def proxy(place: Place) -> tuple[list[Launch], int]:
         if place["projection_rank"] == "full":
@@ -157,8 +142,8 @@ def router_benches() -> list[Bench]:
     return [
         gpu_bench(
             "gpu_route_fused",
-            paged,
-            fused,
+            axes | {"top_pages": TOP_PAGES},
+            _fused,
             ROUTER | {"channels": [32]},
             dtype="e5m2",
             slot="route",
@@ -166,7 +151,7 @@ def router_benches() -> list[Bench]:
         gpu_bench(
             "gpu_route_stepwise",
             axes,
-            stepwise,
+            _stepwise,
             # Its top-k takes as long for the one as for the other.
             ROUTER | {"top_pages": TOP_PAGES},
             dtype="e5m2",
@@ -181,6 +166,22 @@ def router_benches() -> list[Bench]:
         ),
         gpu_bench("proxy_down", batch, down, weights, slot="anchor"),
     ]
+
+
+def _fused(place: Place) -> tuple[list[Launch], int]:
+    """Return fused routers on summaries in rotation, and the bytes of one scan."""
+    batch, tokens, top = integers(place, "batch", "context_tokens", "top_pages")
+    moved = batch * SHAPE.kv_heads * ((tokens - 1) // 4) * 32
+    first = router_fused.random_router(batch, tokens, top=top)
+    return [router_fused.random_router(batch, tokens, like=first) for _ in range(LAYERS)], moved
+
+
+def _stepwise(place: Place) -> tuple[list[Launch], int]:
+    """Return stepwise routers on summaries in rotation, and the bytes of one scan."""
+    batch, tokens = integers(place, "batch", "context_tokens")
+    moved = batch * SHAPE.kv_heads * ((tokens - 1) // 4) * 256
+    first = router_stepwise.random_router(batch, tokens)
+    return [router_stepwise.random_router(batch, tokens, like=first) for _ in range(LAYERS)], moved
 
 
 def _proxies(batch: int, *, down_only: bool) -> tuple[list[Launch], int]:

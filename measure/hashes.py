@@ -52,11 +52,10 @@ _TABLE_SOURCES = {
 
 def gpu_table_hash(table: str) -> str:
     """Return the source hash of the kernels that a table of a GPU is of."""
-    files = [
-        file
-        for stem in _TABLE_SOURCES[table]
-        for file in (*KERNELS.glob(f"{stem}.*"), *(KERNELS / stem).glob("*.cuh"))
-    ]
+    files: list[Path] = []
+    for stem in _TABLE_SOURCES[table]:
+        cuda = (*KERNELS.glob(f"{stem}.cu"), *(KERNELS / stem).glob("*.cuh"))
+        files += [KERNELS / f"{stem}.py", *cuda]
     return source_hash(files)
 
 

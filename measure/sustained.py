@@ -23,7 +23,7 @@ from measure.campaign import Place
 from measure.gpu import capture, replay_s, require_gpu
 from measure.gpu_flow import flow_benches
 from measure.gpu_handover import handover_benches
-from measure.gpu_layer import ATTENTION, LAYER, Sampler, layer_loop
+from measure.gpu_layer import ATTENTION, LAYER, LAYERS, Sampler, layer_loop
 from measure.gpu_tables import router_benches, side_stream_bench
 
 POINTS: tuple[tuple[str, Place], ...] = (
@@ -61,8 +61,8 @@ _FROM_IDLE_S, _HEAT_S, _PAUSE_S, _BETWEEN_S = 7.0, 6.0, 0.4, 0.8
 
 
 def layer_s(graph: torch.cuda.CUDAGraph, replays: int = 60) -> float:
-    """Return the median seconds of one of eight layers, over replays without a pause."""
-    return float(np.median(replay_s(graph, replays, 0))) / 8
+    """Return the median seconds of one of its layers, over replays without a pause."""
+    return float(np.median(replay_s(graph, replays, 0))) / LAYERS
 
 
 def heat(graph: torch.cuda.CUDAGraph, seconds: float) -> None:
@@ -137,6 +137,7 @@ def main() -> None:
             write(args.out / "sustained.csv", price_rows(graph))
         finally:
             watching.terminate()
+            watching.wait()
 
 
 if __name__ == "__main__":

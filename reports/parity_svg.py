@@ -101,6 +101,9 @@ def main(arguments: list[str]) -> int:
         print(_USAGE, file=sys.stderr)
         return 2
     source, target = map(Path, arguments)
+    if source.resolve() == target.resolve():
+        print(f"{target} would be overwritten. {_USAGE}", file=sys.stderr)
+        return 2
     try:
         with source.open(newline="") as lines:
             pairs = [

@@ -389,7 +389,7 @@ def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Pat
     mid = ("--set", "routing=cpu-mid", "--step", "4", "--trace", str(trace))
     assert essim("run", "validate-h200", *mid).returncode == 0
     of, ops = read_trace(trace)
-    assert of == {"mode": "cpu-mid", "batch": 1, "context_tokens": 4484}
+    assert of == {**{"mode": "cpu-mid", "batch": 1, "context_tokens": 4484, "attended_tokens": 128}}
     assert (ops[0]["name"], ops[0]["stream"]) == ("embed", "gpu")
     done = essim("compare", sweep, REAL, "--trace-predicted", trace, "--json")
     (step,) = json.loads(done.stdout)["steps"]
@@ -399,7 +399,8 @@ def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Pat
     shutil.copy(REAL, tmp_path)
     real = tmp_path / "trace-cpu-mid.json"
     for other, code, said in (
-        ({"attended_tokens": 128}, 0, ""),
+        ({}, 0, ""),
+        ({"attended_tokens": 256}, 2, "attended_tokens is 128, that of trace-cpu-mid.json 256"),
         ({"batch": 8}, 2, "t.json: batch is 1, that of trace-cpu-mid.json 8. Predict the step"),
         ({"context_tokens": 4480}, 2, "context_tokens is 4484, that of trace-cpu-mid.json 4480"),
     ):

@@ -103,6 +103,37 @@ def test_half_the_draws_are_slow_and_half_are_fast(profile: Path) -> None:
     assert row[PERCENTILES[2]] == pytest.approx(1 / (row["step_s"] - share_s), rel=1e-4)
 
 
+def test_the_keys_of_a_table_are_off_together(profile: Path) -> None:
+    """Four GEMM shapes, each a tenth too slow, right, or too fast at its held-out points."""
+    text = profile.read_text()
+    held = "  gemm:\n    heldout: {points: 3, median_frac: 0.1, worst_frac: 0.1}\n"
+    profile.write_text(text.replace("  gemm:\n", held))
+    folder = profile.with_suffix("")
+    table = read_table(folder / "gemm.csv", "gemm", ("n", "k", "dtype"), ("rows",))
+    rows = ["n,k,dtype,rows,mean_s"]
+    for keys, grid in table.grids.items():
+        rows += [f"{','.join(keys)},1,{float(f * grid.at([1]).mean_s)!r}" for f in (0.9, 1.0, 1.1)]
+    (folder / "heldout").mkdir()
+    (folder / "heldout" / "gemm.csv").write_text("\n".join(rows) + "\n")
+    hold_out(profile, 1.0)
+    row = row_of(profile)
+    (point,) = [scenario(profile)]
+    parts = {p["part"]: p["time_s"] for p in Simulator().breakdown(point)}
+    off_s = 0.1 * sum(time_s for part, time_s in parts.items() if part.startswith("gemm_"))
+    assert row[PERCENTILES[0]] == pytest.approx(1 / (row["step_s"] + off_s), rel=1e-4)
+    assert row[PERCENTILES[2]] == pytest.approx(1 / (row["step_s"] - off_s), rel=1e-4)
+
+
+def test_points_of_a_sweep_share_a_tables_draws(profile: Path) -> None:
+    """Another output length is off by the same errors: its interval is as wide."""
+    hold_out(profile, *np.linspace(0.5, 1.5, 999))
+    widths = []
+    for tokens in (17, 18):
+        row = row_of(profile, output_tokens=tokens)
+        widths.append([row[p] * row["step_s"] for p in PERCENTILES])
+    assert widths[0] == pytest.approx(widths[1], rel=2e-4)
+
+
 def test_a_seed_gives_the_same_interval_and_another_seed_another(profile: Path) -> None:
     hold_out(profile, *np.linspace(0.9, 1.1, 9))
     first, again, other = (row_of(profile, seed) for seed in (1, 1, 2))

@@ -59,6 +59,7 @@ def write_provenance(file: Path, plan: cells.Plan, command: str) -> None:
         message = f"measured with {said} steps a cell, now {plan.steps}"
         raise InputError(message, "Measure into another folder", file=file)
     about = facts | plan.facts
+    about |= {key: value for key, value in earlier.items() if about.get(key, "") is None}
     about |= {"repetitions": cells.REPETITIONS, "steps": plan.steps}
     about |= {"source_hash": plan.source_hash}
     about |= {"commands": [*earlier.get("commands", []), f"{facts['date']} {command}"]}

@@ -111,8 +111,11 @@ def _gpu_refusals(point: Scenario) -> dict[str, bool]:
     settings = (plan.RANK, plan.CHANNELS)
     refusals = {f"the loop on a GPU is of {plan.MODEL.name}": point.model != plan.MODEL}
     if isinstance(selector, RocketKV):
-        fused = routing.where != "cpu" and routing.kernel == "fused"
+        on_cpu, threads = routing.where == "cpu", min(8, max(1, thread_count() - 1))
+        fused = not on_cpu and routing.kernel == "fused"
         refusals |= {
+            f"the loop on a GPU has {threads} router threads here": on_cpu
+            and routing.cpu_threads != threads,
             "the loop on a GPU has the published mix alone": point.mode == "cpu-mix"
             and _mix(point) != list(plan.MIX),
             "the fused router chooses at most 64 pages": fused and (selector.top_pages or 0) > 64,
@@ -215,6 +218,21 @@ class CpuRuns:
         )
 
 
+def _check_one_selector(points: Sequence[Scenario]) -> None:
+    """Refuse points that differ in what provenance says once for a whole run."""
+    for name in ("page_tokens", "kv_block_tokens", "summary_dtype"):
+        found = {
+            getattr(point.resolved_selector(), name, None)
+            for point in points
+            if point.resolved_selector().query_conditioned
+        }
+        if len(found) > 1:
+            raise InputError(
+                f"selectors with {name} {', '.join(sorted(map(str, found)))}: a real run has one",
+                "Sweep top_pages alone",
+            )
+
+
 def _mix(point: Scenario) -> list[str]:
     """Return the anchors of a point's routed layers."""
     return list(point.routing.anchors(point.model.layers))
@@ -228,6 +246,7 @@ def _cells(points: Sequence[Scenario]) -> tuple[int, dict[Cell, Scenario]]:
             f"output lengths {', '.join(map(str, outputs))}: a real run times one",
             f"--set workload.output_tokens={outputs[0]}",
         )
+    _check_one_selector(points)
     wanted: dict[Cell, Scenario] = {}
     for point in points:
         cell = cell_of(point)
@@ -245,8 +264,14 @@ def _check_same(file: Path, plan: Plan) -> None:
         return
     before = read_json(file)
     now = json.loads(json.dumps(plan.facts | {"steps": plan.steps}))
-    # What the machine was like at the moment is no setting.
-    other = [key for key in now if not key.startswith("gpu_") and before.get(key) != now[key]]
+    # What the machine was like at the moment is no setting, and without cpu-mix there is no mix.
+    other = [
+        key
+        for key in now
+        if not key.startswith("gpu_")
+        and before.get(key) != now[key]
+        and not (key == "mix" and None in (before.get(key), now[key]))
+    ]
     if other:
         message = f"{', '.join(other)} of the run that is there differs"
         raise InputError(message, "Give another --out", file=file)

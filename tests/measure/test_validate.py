@@ -122,6 +122,32 @@ def test_nothing_to_run_and_several_output_lengths_are_errors(
     assert "output lengths 5, 9: a real run times one" in done.stderr
 
 
+def test_selectors_that_a_run_says_once_may_not_differ(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    blocks = TINY.replace("kv_block_tokens: 4}\n  routing", "kv_block_tokens: 16}\n  routing")
+    other = blocks.replace("    - {kind: dense}\n", "    - {kind: rocketkv, prompt_budget: 48, "
+                           "page_tokens: 4, top_pages: 6, kv_block_tokens: 4}\n")  # fmt: skip
+    done = essim("validate", str(scenario(other)), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "selectors with kv_block_tokens 16, 4: a real run has one" in done.stderr
+
+
+@needs_two_cores
+def test_a_mix_may_come_later_but_not_change(scenario: Callable[..., Path], tmp_path: Path) -> None:
+    routings = "[gpu-target, cpu-mid, gpu_side-mid]"
+    plain, unswept = TINY.replace(routings, "[cpu-mid]"), TINY.replace(f"  routing: {routings}", "")
+    first, second = (
+        unswept.replace("anchor: mid", f"anchor: mix, mix: [{anchors}]")
+        for anchors in ("in, mid, in", "mid, mid, in")
+    )
+    for text, code in ((plain, 0), (first, 0), (plain, 0), (second, 2)):
+        run = ("validate", str(scenario(text)), "--out", str(tmp_path / "run"))
+        done = essim(*run, cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+    assert "mix of the run that is there differs" in done.stderr
+
+
 def test_the_laptop_scenario_is_a_plan_of_the_loop() -> None:
     root = Path(__file__).parents[2]
     _, points = load_scenario(root / "scenarios" / "validate-laptop.yaml")
