@@ -74,27 +74,6 @@ def test_more_work_never_gets_cheaper_by_leaving_a_table(kind: str) -> None:
     assert more[-1] > more[0]
 
 
-def test_routers_are_priced_over_the_pages_they_choose() -> None:
-    """The shipped tables have 32 and 64 pages; fewer never cost more, whatever the slope says."""
-    at = Point(2, 2, np.array([4096], dtype=np.int64))
-    routing = Routing(where="gpu_side", anchor="mid", projection_rank=128, channels=32)
-    found = {}
-    for pages in (8, 32, 48, 64):
-        selector = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=pages)
-        model = CostModel(H200, Case(PRESETS["llama-3.1-8b"], selector, routing))
-        for kind in ("gpu_route_fused", "gpu_side_slowdown"):
-            found[kind, pages] = model.price(kind, at)
-    for kind in ("gpu_route_fused", "gpu_side_slowdown"):
-        times = [found[kind, pages].mean_s[0] for pages in (8, 32, 48, 64)]
-        sources = [SOURCES[found[kind, pages].rank[0]] for pages in (8, 32, 48, 64)]
-        assert sources == ["extrapolated", "measured", "interpolated", "measured"]
-        assert times[2] == pytest.approx((times[1] + times[3]) / 2)
-        assert times[0] <= times[1]
-    # Beside the main stream 64 pages came out cheaper than 32: noise, which 8 pages do not inherit.
-    beside = [found["gpu_side_slowdown", pages].mean_s[0] for pages in (8, 32, 64)]
-    assert beside[0] == beside[1] > beside[2]
-
-
 def test_far_past_the_edge_the_line_is_assumed() -> None:
     found, sources = price("gpu_route_stepwise", context=(40960,))
     assert sources == ["assumed"]

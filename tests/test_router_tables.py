@@ -11,7 +11,7 @@ from firstday import FIRST_DAY
 
 from essim.costs import SOURCES, CostModel
 from essim.errors import PricingError
-from essim.hardware import HardwareProfile, TableSpec, load_profile
+from essim.hardware import HardwareProfile, TableSpec, load_profile, shipped
 from essim.model import PRESETS
 from essim.routing import Routing
 from essim.selectors import Selector
@@ -167,3 +167,25 @@ def test_summaries_of_other_settings_are_not_in_the_table(summaries, selector, r
     assert summary_price(summaries, selector)[1] == "scaled"
     with pytest.raises(PricingError, match=f"its table holds for {reason}"):
         summary_price(summaries, selector, strict=True)
+
+
+def test_routers_are_priced_over_the_pages_they_choose() -> None:
+    """The shipped tables have 32 and 64 pages; fewer never cost more, whatever the slope says."""
+    h200 = load_profile(shipped("hardware_profiles") / "h200-sxm.yaml")
+    at = Point(2, 2, np.array([4096], dtype=np.int64))
+    routing = Routing(where="gpu_side", anchor="mid", projection_rank=128, channels=32)
+    found = {}
+    for pages in (8, 32, 48, 64):
+        selector = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=pages)
+        model = CostModel(h200, Case(LLAMA, selector, routing))
+        for kind in ("gpu_route_fused", "gpu_side_slowdown"):
+            found[kind, pages] = model.price(kind, at)
+    for kind in ("gpu_route_fused", "gpu_side_slowdown"):
+        times = [found[kind, pages].mean_s[0] for pages in (8, 32, 48, 64)]
+        sources = [SOURCES[found[kind, pages].rank[0]] for pages in (8, 32, 48, 64)]
+        assert sources == ["extrapolated", "measured", "interpolated", "measured"]
+        assert times[2] == pytest.approx((times[1] + times[3]) / 2)
+        assert times[0] <= times[1]
+    # Beside the main stream 64 pages came out cheaper than 32: noise, which 8 pages do not inherit.
+    beside = [found["gpu_side_slowdown", pages].mean_s[0] for pages in (8, 32, 64)]
+    assert beside[0] == beside[1] > beside[2]
