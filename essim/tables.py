@@ -97,10 +97,9 @@ class Grid:
         back = [np.minimum(p, axis[-1]) for p, _, axis in pairs]
         ahead = [np.maximum(p, axis[0]) for p, _, axis in pairs]
         least, most = (
-            mean if all((p == at).all() for (p, _, _), at in zip(pairs, moved, strict=True))
-            else self.at(moved).mean_s
+            mean if all(map(np.array_equal, points, moved)) else self.at(moved).mean_s
             for moved in (back, ahead)
-        )  # fmt: skip
+        )
         return Lookup(mean, spread, on_grid, inside, far, least, most)
 
     def _spread(self, clamped: Sequence[Values]) -> Spread | None:
