@@ -115,7 +115,8 @@ class CostModel:
 
         Past the table's edge the last interval's slope goes on, never below the edge or the
         roofline, and before its first tick never above that: more work never gets cheaper. That
-        it goes on so is assumed from twice the last tick on.
+        it goes on so is assumed from twice the last tick on. What a call takes beyond the table
+        is added to all of it.
         """
         table = self.profile.tables[work.table]
         grid = table.grid(work.keys)
@@ -125,13 +126,17 @@ class CostModel:
         floor = self.floor_s(work)
         line = np.minimum(np.maximum(lookup.mean_s, lookup.least_s), lookup.most_s)
         mean = np.where(lookup.inside, lookup.mean_s, np.maximum(line, floor))
-        source = self.profile.spec.tables[work.table].source
+        spec = self.profile.spec.tables[work.table]
+        source = spec.source
         inside = np.where(lookup.on_grid, _rank("measured"), _rank("interpolated"))
         if source != "measured":
             inside = np.broadcast_to(_rank(source), inside.shape)
         guess = np.where(line > floor, _rank("assumed"), _rank("roofline"))
         beyond = np.where(lookup.far, guess, _rank("extrapolated"))
         rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
+        if spec.beyond_s is not None:
+            mean = mean + spec.beyond_s.value
+            rank = np.maximum(rank, _rank(spec.beyond_s.source))
         spread = None if lookup.spread is None else lookup.spread.scaled_to(mean)
         keys = (str(work.keys.get(key)) for key in table.keys)
         return Price(mean, rank, spread, (work.table, *keys))

@@ -103,7 +103,7 @@ class TableSpec(Strict):
     """How to read one table file, and for which settings its times hold.
 
     `holds_for` maps a setting to the values the table was measured with: a point with another
-    value is not in the table.
+    value is not in the table. `beyond_s` is what a call takes that the table does not hold.
     """
 
     keys: list[str] = Field(default_factory=list)
@@ -113,7 +113,15 @@ class TableSpec(Strict):
     reference: str
     date: Annotated[str, Field(pattern=DATE)]
     note: str = ""
+    beyond_s: Sourced[Seconds] | None = None
     heldout: HeldOut | None = None
+
+    @model_validator(mode="after")
+    def _one_value(self) -> TableSpec:
+        """Refuse a range: the table beside it has none."""
+        if self.beyond_s is not None and self.beyond_s.low is not None:
+            raise ValueError("beyond_s has one value and no range")
+        return self
 
 
 class ProfileSpec(Strict):

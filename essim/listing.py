@@ -73,7 +73,10 @@ def tables(file: Path) -> Entries:
         if held:
             errors = f"{held.points} held out: median error {held.median_frac:.1%}"
             errors += f", worst {held.worst_frac:.1%}"
-        entries.append({"name": name, "about": f"{points} points; {errors}"})
+        about = f"{points} points; {errors}"
+        if table.beyond_s:
+            about += f"; {1e6 * table.beyond_s.value:.3g} us a call are added to it"
+        entries.append({"name": name, "about": about})
     return entries
 
 

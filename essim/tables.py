@@ -34,6 +34,8 @@ DESCRIPTIONS = (
 # kernels switch algorithms with size, so steps down of a fifth are normal.
 GROWING = ("rows", "batch", "context_tokens", "selected_tokens")
 FALL_FRAC = 1 / 3
+# What two streams cost each other is no work: it falls where the router spreads otherwise.
+SLOWDOWN = "gpu_side_slowdown"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Lookup:
     Off the grid the time continues the last interval's line; it may be nonsense, even negative,
     and whoever uses it must bound it and say so. `far` is more than twice the last tick of an
     axis. `least_s` is the time where points past a last tick are taken back to it, `most_s` where
-    those before a first tick are taken forward to it.
+    those before a first tick are taken forward to it; infinite where there is none.
     """
 
     mean_s: Values
@@ -96,11 +98,13 @@ class Grid:
         far = np.any([p > 2 * axis[-1] for p, _, axis in pairs], axis=0)
         back = [np.minimum(p, axis[-1]) for p, _, axis in pairs]
         ahead = [np.maximum(p, axis[0]) for p, _, axis in pairs]
-        least, most = (
-            mean if all(map(np.array_equal, points, moved)) else self.at(moved).mean_s
-            for moved in (back, ahead)
-        )
+        least, most = (self._moved(points, to, at) for to, at in ((back, -np.inf), (ahead, np.inf)))
         return Lookup(mean, spread, on_grid, inside, far, least, most)
+
+    def _moved(self, points: Sequence[Values], to: Sequence[Values], unmoved: float) -> Values:
+        """Return the times of points that are moved, and `unmoved` for those that stay."""
+        moved = np.any([p != q for p, q in zip(points, to, strict=True)], axis=0)
+        return np.where(moved, self.at(to).mean_s if moved.any() else unmoved, unmoved)
 
     def _spread(self, clamped: Sequence[Values]) -> Spread | None:
         """Return the distribution at points of the grid, None where the table has none."""
@@ -186,7 +190,7 @@ def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) 
         rows[tuple(row[k] for k in keys)][point].append({c: number[c] for c in columns})
     grids = {key: _grid(file, name, key, axes, points, columns) for key, points in rows.items()}
     for key, grid in grids.items():
-        fallen = grid.fallen_cells(axes)
+        fallen = 0 if name == SLOWDOWN else grid.fallen_cells(axes)
         if fallen:
             where = f"{file} {' '.join(key)}".strip()
             message = f"{where}: {fallen} cells are faster than a smaller one; kept"

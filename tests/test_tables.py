@@ -128,3 +128,17 @@ def test_cells_that_fall_along_a_growing_axis_are_kept_with_a_warning(tmp_path: 
         found = table(tmp_path, "batch,p50_s\n1,5e-6\n2,3e-6\n3,5e-6\n", axes=("batch",))
     assert found.grids[()].at([2]).mean_s == 3e-6
     table(tmp_path, "threads,p50_s\n1,4e-6\n2,3e-6\n", axes=("threads",))
+
+
+def test_what_bounds_a_line_past_an_edge(tmp_path: Path) -> None:
+    grid = table(tmp_path, "batch,mean_s\n2,3e-6\n4,5e-6\n8,4e-6\n", axes=("batch",)).grids[()]
+    past, inside, before = (grid.at([batch]) for batch in (12, 3, 1))
+    assert (past.least_s, past.most_s) == (4e-6, float("inf"))
+    assert (inside.least_s, inside.most_s) == (-float("inf"), float("inf"))
+    assert (before.least_s, before.most_s) == (-float("inf"), 3e-6)
+
+
+def test_what_streams_cost_each_other_may_fall(tmp_path: Path) -> None:
+    file = tmp_path / "gpu_side_slowdown.csv"
+    file.write_text("batch,mean_s\n1,5e-6\n2,3e-6\n")
+    assert read_table(file, "gpu_side_slowdown", (), ("batch",)).grids[()].at([2]).mean_s == 3e-6
