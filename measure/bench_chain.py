@@ -100,7 +100,6 @@ def main() -> None:
             chain = Chain(Shape(layers=args.layers), batch, tokens)
             append(args.out / "chain_prices.csv", price_rows(chain))
             append(args.out / "chain_routing.csv", routing_rows(chain))
-            chain.channel.close()
             del chain
             gc.collect()
             torch.cuda.empty_cache()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
 
 from essim.selectors.dense import Dense
+from measure.cpu import ROUTER_PLAN
+from measure.cpu_routing import router_shape
 from measure.decode import gpu_checks
 from measure.decode.prefill import prefill
 from measure.decode.reference import float64_step
@@ -29,7 +32,8 @@ from measure.kernels.attention import (
     sparse_attention,
 )
 from measure.kernels.compare import relative_error
-from measure.kernels.handover import Channel
+from measure.kernels.mailbox import Mailbox
+from measure.kernels.router_abi import UPDATE_SLOTS, request_word
 from measure.kernels.router_checks import check_fused, check_stepwise, floats
 from measure.kernels.router_exact_topk import ExactTopKRouter
 from measure.kernels.router_fused import Tuning
@@ -151,25 +155,39 @@ def flow_rows() -> Iterator[Row]:
 
 
 def handover_rows() -> Iterator[Row]:
-    """Payloads arrive before their flag, answers before theirs, over replays of a graph."""
-    channel, seen = Channel(), torch.full((256,), -1, dtype=torch.int32)
-    for size_bytes in (256, 65536):
-        source = torch.randint(0, 256, (size_bytes,), dtype=torch.uint8)
-        channel.serve(2e-6)
+    """What a publish wrote is in the mailbox, and its flags; a take reads what lies there."""
+    for batch in (1, 40):
+        shape = router_shape(ROUTER_PLAN, batch, 4096)
+        context = torch.randint(1, 4096, (batch,), dtype=torch.int32)
+        latents = torch.randn(batch, shape.rank).bfloat16()
+        keys = torch.randn(batch, shape.kv_heads, shape.head_dim).bfloat16()
+        pages = torch.randint(0, 1024, (batch, shape.kv_heads, shape.top_pages), dtype=torch.int32)
+        seen = torch.full_like(pages, -1)
+        box = Mailbox(shape, 1, context, torch.full((1,), 37, dtype=torch.int32))
 
-        def step(source: torch.Tensor = source) -> None:
-            channel.publish(source)
-            channel.await_answer(seen)
+        def part(at: int, like: torch.Tensor, box: Mailbox = box) -> torch.Tensor:
+            return box.memory[at : at + like.nbytes].view(like.dtype).view(like.shape)
 
-        graph = capture([step] * 4)
-        before = int(seen[0])
-        for _ in range(5):
+        part(box.layout.indices, pages).copy_(pages)
+        box.answer_ahead()
+        post = partial(box.publish, (3, "latent", latents), (2, keys))
+        graph = capture([post, partial(box.take, seen)] * 4)
+        for _ in range(4):
             graph.replay()
         torch.cuda.synchronize()
-        wrong = float(np.mean(channel.payload(size_bytes) != source.cpu().numpy()))
-        yield f"hand-over {size_bytes} payload", wrong, 0.0
-        yield f"hand-over {size_bytes} answers", float((seen != before + 20).float().mean()), 0.0
-    channel.close()
+        count = 4 + 4 * 4  # each launch is run once before it is captured
+        words = box.memory[: 8 * (1 + UPDATE_SLOTS)].view(torch.int64).tolist()
+        expected = (request_word(count, 3, "latent"), request_word(count, 2))
+        slot = box.layout.keys + count % UPDATE_SLOTS * keys.nbytes
+        good = {
+            "flags": (words[0], words[1 + count % UPDATE_SLOTS]) == expected,
+            "latents": torch.equal(part(box.layout.input, latents), latents.cpu()),
+            "keys": torch.equal(part(slot, keys), keys.cpu()),
+            "positions": torch.equal(part(box.layout.positions, context), context.cpu() + 36),
+            "pages": torch.equal(seen, pages),
+        }
+        for name, same in good.items():
+            yield f"hand-over b={batch}: {name}", float(not same), 0.0
 
 
 def stream_rows() -> Iterator[Row]:

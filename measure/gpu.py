@@ -61,9 +61,10 @@ def copy_launch(size_bytes: int, *, down: bool) -> Launch:
 def capture(launches: Sequence[Launch]) -> torch.cuda.CUDAGraph:
     """A CUDA graph of the launches, each dependent on the one before; all are run once first.
 
-    They are run on a stream that is new each time. Where there were few streams, kernels of a graph
-    followed each other 0.4 us sooner than in a run with many, and why is not known
-    (docs/validation.md): prices shall be of the latter.
+    They are run on a stream that is new each time. Once a process has used a third stream, the
+    default one counted, each kernel of a graph follows the one before 0.36 us later, on whatever
+    stream the graph is. A decode with a second stream is such a process, so prices shall be of
+    one; and to have used a third stream once, minutes ago, was not enough (docs/validation.md).
     """
     warm_up = torch.cuda.Stream()
     warm_up.wait_stream(torch.cuda.current_stream())

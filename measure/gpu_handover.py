@@ -3,40 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from measure.campaign import Bench, Place, Ready
+from measure.cpu import ROUTER_PLAN
+from measure.cpu_routing import filled_router, router_shape
 from measure.gpu import Launch, capture, copy_launch
 from measure.gpu_layer import ATTENTION, LAYER, Sampler, added, difference, layer_loop
 from measure.gpu_tables import LAYER_CALLS, LAYER_WINDOWS, chained, gpu_bench, integers, median_s
-from measure.kernels.handover import Channel
+from measure.kernels.bench_cpu_router import QUERY, sample
+from measure.kernels.mailbox import GpuMailbox, Mailbox
+from measure.kernels.router_abi import MAX_BATCH
 
 PAYLOADS = (256, 1024, 2304, 4608, 9216, 18432, 36864, 73728, 163840, 327680)
 ANSWERS = (1024, 2048, 4096, 8192, 16384, 32768)
 COPIES = (4096, 65536, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+# What an early route of one sequence hands over, latent and key.
+_SEQUENCE_BYTES = 2304
+
+
+def _mailbox(payload_bytes: int = _SEQUENCE_BYTES) -> tuple[Mailbox, Launch]:
+    """Return a mailbox whose answers are there already, and a publish of a payload.
+
+    A fifth of it is keys, as beside queries; it is bytes and two flags that take time.
+    """
+    batch = max(1, min(MAX_BATCH, payload_bytes // _SEQUENCE_BYTES))
+    context = torch.full((batch,), 4096, dtype=torch.int32)
+    shape = router_shape(ROUTER_PLAN, MAX_BATCH, 4096)
+    mailbox = Mailbox(shape, 1, context, torch.zeros(1, dtype=torch.int32))
+    mailbox.answer_ahead()
+    key_bytes = payload_bytes // 5 // 16 * 16
+    keys, values = (
+        torch.zeros(size, dtype=torch.uint8) for size in (key_bytes, payload_bytes - key_bytes)
+    )
+    return mailbox, lambda: mailbox.publish((1, "latent", values), (0, keys))
 
 
 def handover_benches() -> list[Bench]:
     """Return publish and await inside a layer, and copies to the host, over their bytes."""
-    channel = Channel()
-    channel.answered()
     layer = (*LAYER, *ATTENTION)
 
     def publish(place: Place) -> Sampler:
-        source = torch.zeros(int(place["payload_bytes"]), dtype=torch.uint8)
-        return added(1, [lambda: channel.publish(source)], "anchor")
+        return added(1, [_mailbox(int(place["payload_bytes"]))[1]], "anchor")
 
     def await_answer(place: Place) -> Sampler:
         """Answers are there already: what is left is reading flag and indices over the bus."""
-        source = torch.zeros(2304, dtype=torch.uint8)
         indices = torch.zeros(int(place["payload_bytes"]) // 4, dtype=torch.int32)
-        anchor = [lambda: channel.publish(source)]
+        mailbox, post = _mailbox()
         loop = layer_loop(1)
-        both = loop.sampler(*layer, anchor=anchor, route=[lambda: channel.await_answer(indices)])
-        return difference(both, loop.sampler(*layer, anchor=anchor), loop.layers)
+        both = loop.sampler(*layer, anchor=[post], route=[lambda: mailbox.take(indices)])
+        return difference(both, loop.sampler(*layer, anchor=[post]), loop.layers)
 
     def copy(place: Place) -> tuple[list[Launch], int]:
         (size_bytes,) = integers(place, "payload_bytes")
@@ -62,23 +82,42 @@ def copy_bytes_per_s(*, down: bool, size_bytes: int = 32 << 20) -> float:
     return size_bytes / median_s(chained([copy_launch(size_bytes, down=down)], 8))
 
 
-def round_trip_s(busy_s: float = 50e-6) -> float:
-    """Return what a round trip takes beyond publish, await and `busy_s` on the CPU."""
-    source = torch.zeros(8192, dtype=torch.uint8)
-    indices = torch.zeros(256, dtype=torch.int32)
+def round_trip_s(trials: int = 5) -> float:
+    """Return what a route asked for by a GPU takes beyond publish, await and the router.
 
-    def pair_s(serve: bool) -> float:
-        channel = Channel()
-        if serve:
-            channel.serve(busy_s)
-        else:
-            channel.answered()
-        pair = [lambda: channel.publish(source), lambda: channel.await_answer(indices)]
-        found = 2 * median_s(chained(pair, 256))
-        channel.close()
-        return found
+    It is the median of some trials: a host that does other things is microseconds off.
+    """
+    return float(np.median([_round_trip_s() for _ in range(trials)]))
 
-    return pair_s(serve=True) - pair_s(serve=False) - busy_s
+
+def _round_trip_s(calls: int = 256) -> float:
+    tokens, threads = ROUTER_PLAN.contexts[0], ROUTER_PLAN.threads[0]
+    with filled_router(ROUTER_PLAN, threads, 1, tokens) as router:
+        price_s = float(np.median(sample(router, QUERY, tokens, 20e-6, 4 * calls)))
+    shape = router_shape(ROUTER_PLAN, 1, tokens)
+    one = torch.full((1,), tokens, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    query = torch.randn(1, shape.heads * shape.head_dim).bfloat16()
+    indices = torch.zeros(1, shape.kv_heads, shape.top_pages, dtype=torch.int32)
+
+    def pair_s(mailbox: Mailbox) -> float:
+        turns = itertools.cycle(range(1, shape.layers))
+        pair = [
+            lambda: mailbox.publish((next(turns), "query", query), None),
+            lambda: mailbox.take(indices),
+        ]
+        return 2 * median_s(chained(pair, 2 * calls))
+
+    answered = Mailbox(shape, 1, *one)
+    answered.answer_ahead()
+    served = GpuMailbox(shape, threads, *one, pin=True)
+    served.router.randomize(ROUTER_PLAN.seed)
+    try:
+        beyond_s = pair_s(served) - pair_s(answered)
+        served.check()
+    finally:
+        torch.cuda.synchronize()
+        served.router.close()
+    return beyond_s - price_s
 
 
 def graph_gap_s(replayed: int = 20) -> float:

@@ -60,7 +60,6 @@ class LayerLoop:
 
     def __post_init__(self) -> None:
         chain = Chain(Shape(layers=self.layers, vocab=2048), self.batch, 256)
-        chain.channel.close()  # nothing here hands over
         steps = list(chain.steps())
         for name, launch in steps:
             if name.startswith("attn"):  # once, for what o_proj reads
@@ -129,10 +128,13 @@ def gemm(n: int, k: int, dtype: str, batch: int) -> Sampler:
     at = shapes.index((n, k))
     steps = loop.fp8_gemms if dtype == "fp8" else loop.steps
 
-    def upto(count: int) -> Sampler:
+    def upto(count: int, layers: int = loop.layers) -> Sampler:
         launches = [launch for name, launch in steps if name in GEMMS[:count]]
-        return replays(capture(launches)) if launches else lambda: 0.0
+        return replays(capture(launches[: count * layers]))
 
+    if at == 0:  # a replay of one layer less a replay of none would count the graph's own start
+        half = loop.layers // 2
+        return difference(upto(1), upto(1, half), loop.layers - half)
     return difference(upto(at + 1), upto(at), loop.layers)
 
 

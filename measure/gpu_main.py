@@ -21,7 +21,7 @@ from measure.gpu_handover import copy_bytes_per_s, graph_gap_s, handover_benches
 from measure.gpu_routers import selector_benches
 from measure.gpu_tables import chained, median_s, side_stream_bench
 from measure.gpu_tables import router_benches as gpu_router_benches
-from measure.kernels.handover import empty
+from measure.kernels.mailbox import empty
 from measure.machine import machine_facts, thread_count
 from measure.main import number, plain
 from measure.table import Progress
@@ -98,7 +98,7 @@ def profile_spec(name: str, facts: dict[str, object], cores: int) -> dict[str, A
     host = host_peaks(cores)
     to_host, to_gpu = (copy_bytes_per_s(down=down) for down in (True, False))
     flag_us = max(0.0, round_trip_s()) * 1e6 / 2
-    half = "half of what a round trip takes beyond publish, await and the CPU's own time"
+    half = "half of what a route takes that a GPU asks for beyond publish, await and cpu_route"
 
     def link(rate: float, what: str) -> dict[str, Any]:
         return {

@@ -240,7 +240,6 @@ def side_stream_bench() -> Bench:
             steps.clear()
             release()
             chain = Chain(shape, batch, tokens, top_pages=top)
-            chain.channel.close()  # nothing here hands over
             steps[at] = chain, replays(capture(chain.launches()))
         chain, plain = steps[at]
         chain.routing, chain.kernel = "side", str(place["kernel"])

@@ -20,7 +20,7 @@ def flow_hash() -> str:
 def gpu_sources() -> list[Path]:
     """Return the files of the GPU kernels."""
     names = (
-        *("attention", "attention_kernels", "chain", "flow", "projection"),
+        *("attention", "attention_kernels", "chain", "flow", "mailbox", "projection"),
         *("router_fused", "router_stepwise", "stage1", "stepwise_kernels"),
     )
     files = [KERNELS / f"{name}.py" for name in names]
@@ -42,7 +42,7 @@ _TABLE_SOURCES = {
     ),
     "summary_build_quest": ("quest_summaries", "stepwise_kernels"),
     **dict.fromkeys(("gpu_proxy", "proxy_down"), ("flow", "projection")),
-    **dict.fromkeys(("publish", "await", "summary_d2h"), ("handover",)),
+    **dict.fromkeys(("publish", "await", "summary_d2h"), ("mailbox",)),
     "gpu_side_slowdown": (
         *("chain", "flow", "projection", "attention", "attention_kernels"),
         *("router_fused", "router_stepwise", "stepwise_kernels"),
@@ -71,9 +71,9 @@ def decode_hash() -> str:
 
 def gpu_decode_hash() -> str:
     """Return the source hash of the decode run on a GPU, its kernels included."""
-    names = ("loop", "modes", "prefill", "weights", "mailbox")
+    names = ("loop", "modes", "prefill", "weights")
     files = [*sorted(DECODE.glob("gpu_*.py")), *(DECODE / f"{name}.py" for name in names)]
-    return source_hash([*files, DECODE / "mailbox.cu", *gpu_sources(), *SOURCES])
+    return source_hash([*files, *gpu_sources(), *SOURCES])
 
 
 def stale_tables(profile: HardwareProfile) -> list[str]:

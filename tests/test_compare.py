@@ -245,7 +245,7 @@ def test_steps_on_a_calibration_point_are_named() -> None:
     assert [(p["batch"], p["context_tokens"]) for p in found] == [(1, 4096), (1, 4090), (2, 8176)]
     shipped = calibration_points(load_profile(find_profile("h200-sxm", ROOT)))
     assert {name: len(own) for name, own in shipped.items()} == {
-        **{"gpu_route_stepwise": 85, "gpu_route_fused": 60, "gpu_side_slowdown": 25},
+        **{"gpu_route_stepwise": 60, "gpu_route_fused": 60, "gpu_side_slowdown": 25},
         **{"cpu_route": 35, "attn_dense": 136},
     }
 

@@ -14,7 +14,7 @@ from essim.scenario import load_scenario
 from essim.work import Case, Point
 
 TEXT = (ROOT / "docs" / "performance.md").read_text()
-BATCHES, CONTEXTS = (1, 4, 8), (4096, 8192)
+BATCHES, CONTEXTS = (1, 8), (4096,)
 # Bytes of a token's keys in a layer; of its keys and values.
 KEYS, KV = 8 * 128 * 2, 2 * 8 * 128 * 2
 GEMMS = {
@@ -192,3 +192,11 @@ def test_what_slows_what() -> None:
         cells += [f"{float(row[key]):.1f}" for key in ("mean_us", "p50_us", "p99_us")]
         assert f"| {' | '.join(cells)} | {100 * float(row['slowdown_frac']):.0f} % |" in shown
     assert len(hosts) == 12
+
+
+def test_copies_over_their_size() -> None:
+    shown = doc_table(TEXT, "Copies over their size")
+    sizes = (256, 8 << 10, 64 << 10, 1 << 20, 8 << 20, 128 << 20)
+    found = {(row["link"], int(row["size_bytes"])): float(row["copy_us"]) for row in chain("links")}
+    for link, label in (("d2h", "to the host, us"), ("h2d", "to the GPU, us")):
+        assert shown[label] == [f"{found[link, size]:.1f}" for size in sizes]

@@ -71,8 +71,8 @@ def test_the_gains_that_are_told() -> None:
         for mode in {cell[0] for cell in STEPS_MS if cell == run.cell(cell[0], *point)}
         if step_ms(mode, *point) < step_ms(FASTEST, *point)
     ]
-    assert faster == [(1, 4480, 128, "dense"), (1, 4480, 256, "dense")]
-    assert "at 28 of 30 points" in text
+    assert faster == []
+    assert "at all 30 points" in text
     assert f"{between(gains(FASTEST, 'gpu-target-fused', budgets=(128,)))} over the same" in text
     over_256 = between(gains(FASTEST, "gpu-target-fused", budgets=(256,)))
     assert f"at 256 it is {over_256}" in text
@@ -92,20 +92,15 @@ def test_the_spread_that_is_told() -> None:
     text = said("Step times")
     gpu = [run.spread(cell) for cell in STEPS_MS if cell[0] not in CPU_MODES]
     cpu = [run.spread(cell) for cell in STEPS_MS if cell[0] in CPU_MODES]
-    small, first, second, rest = sum(value < 0.2 for value in gpu), *sorted(gpu)[::-1][:3]
-    assert f"{small} of {len(gpu)} cells, {rest:.1f} % at most but for two" in text
-    (inline, *_), (fused, *_) = (
-        STEPS_MS[run.cell(mode, 1, 4480)] for mode in ("gpu-target", "gpu-target-fused")
-    )
-    assert f"`gpu-target` took {inline:.3f} ms, of `gpu-target-fused` {fused:.3f}" in text
-    assert f"{first:.1f} and {second:.1f} %" in text
+    small = sum(value < 0.2 for value in gpu)
+    assert f"{small} of {len(gpu)} cells, {max(gpu):.1f} % at most, without" in text
     assert f"median {median(cpu):.1f} %, {max(cpu):.0f} % at most" in text
     at = {b: [run.spread(c) for c in STEPS_MS if c[0] in CPU_MODES and c[1] == b] for b in BATCHES}
     assert f"{median(at[1]):.1f} % at batch 1, {median(at[16]):.1f} % at batch 16" in text
     unstable = Counter(row["mode"] in CPU_MODES for row in run.rows() if row["unstable"] == "True")
-    assert unstable == {True: 65}
-    assert f"65 of {3 * len(cpu)} rows" in text
-    small_budget, large_budget = (step_ms("cpu-in", 16, 7424, budget) for budget in BUDGETS)
+    assert unstable == {True: 54}
+    assert f"54 of {3 * len(cpu)} rows" in text
+    small_budget, large_budget = (step_ms("cpu-in", 16, 4480, budget) for budget in BUDGETS)
     assert f"{small_budget:.1f} ms at 128 tokens and {large_budget:.1f} at 256" in text
     longer = [
         100 * (step_ms("gpu_side-mid", b, c, 256) / step_ms("gpu_side-mid", b, c) - 1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from statistics import mean
 
 import pytest
+from h200 import H200, ROOT, chain
 
 from essim.compare import Comparison, compare
 from essim.realrun import read_facts, read_measured
@@ -13,16 +15,19 @@ from essim.scenario import load_scenario
 from essim.simulate import Simulator
 from reports.parity_svg import svg
 
-ROOT = Path(__file__).parent.parent
-REAL = ROOT / "reports" / "data" / "h200-decode" / "decode.csv"
+DATA = ROOT / "reports" / "data"
+REAL = {
+    "h200": DATA / "h200-decode" / "decode.csv",
+    "offgrid": DATA / "h200-offgrid" / "decode.csv",
+}
 MIX = "128"  # cpu-mix was timed with one budget
 
 
-def compared(hardware: str) -> Comparison:
-    """Lay what a profile's tables predict beside the shipped run."""
-    file = ROOT / "scenarios" / "validate-h200.yaml"
-    _, points = load_scenario(file, [f"hardware={hardware}"])
-    return compare(Simulator(ROOT).rows(points), read_measured(REAL), read_facts(REAL))
+def compared(name: str) -> Comparison:
+    """Lay what is predicted for a scenario beside the shipped run of it."""
+    _, points = load_scenario(ROOT / "scenarios" / f"validate-{name}.yaml")
+    run = REAL[name]
+    return compare(Simulator(ROOT).rows(points), read_measured(run), read_facts(run))
 
 
 def section(heading: str) -> str:
@@ -56,12 +61,13 @@ def error_lines(result: Comparison) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shipped() -> Comparison:
-    return compared("h200-sxm")
+    return compared("h200")
 
 
-def documented(heading: str) -> list[str]:
-    lines = [line.strip("| ") for line in section(heading).splitlines() if line.startswith("| ")]
-    return lines[1:]
+def documented(heading: str, number: int = 0) -> list[str]:
+    """The rows of one of a section's tables."""
+    tables = re.findall(r"(?:^\|.*\n)+", section(heading), re.MULTILINE)
+    return [line.strip("| ") for line in tables[number].splitlines()[2:]]
 
 
 def test_the_documented_errors_are_those_of_the_shipped_run(shipped: Comparison) -> None:
@@ -105,21 +111,72 @@ def test_the_readmes_table_and_figure(shipped: Comparison) -> None:
     assert (ROOT / "docs" / "parity.svg").read_text() == svg(shipped.pairs)
 
 
-def test_the_errors_of_the_other_machines_tables() -> None:
-    result = compared("h200-sxm-b")
-    lines = [line for line in error_lines(result) if line.startswith(("`gpu", "`dense"))]
-    assert sorted(documented("Tables of the run's own machine")) == sorted(lines)
-    words = " ".join(section("Tables of the run's own machine").split())
-    for mode, text in (("gpu-target-fused", "by 87 to 129 us"), ("dense", "by 135 to 207")):
-        short = [
-            1e6 * (pair["measured_high_s"] - pair["predicted_s"])
-            for pair in result.pairs
-            if pair["mode"] == mode and pair["attended_tokens"] in (128, pair["context_tokens"])
+def test_what_a_third_stream_costs() -> None:
+    """The table of the trials, and what the profile adds because of them."""
+    made = ("made dense", "made gpu-target", "made gpu-target-fused")
+    turned = {"1": "a kernel on a new stream", "2": "made cpu-mid"}
+    turned |= {"3": "made gpu_side-mid-fused", "4": "a kernel on a new stream"}
+    lines, gaps = [], []
+    for step, kernels in (("dense", 102), ("gpu-target", 144), ("gpu-target-fused", 102)):
+        before, after = [], []
+        for trial, event in turned.items():
+            own = [s for s in chain("streams") if (s["trial"], s["step"]) == (trial, step)]
+            assert {s["kernels"] for s in own} == {str(kernels)}
+            before.append(mean(float(s["us"]) for s in own if s["after"] in made))
+            after.append(mean(float(s["us"]) for s in own if s["after"] == event))
+        gaps.append((mean(after) - mean(before)) / kernels)
+        steps = f"{mean(before):.1f} | {mean(after):.1f}"
+        lines.append(f"`{step}` | {kernels} | {steps} | {gaps[-1]:.3f}")
+    assert documented("The third stream") == lines
+    tables = H200.spec.tables.items()
+    added = {name: 1e6 * spec.beyond_s.value for name, spec in tables if spec.beyond_s}
+    gap = round(mean(gaps), 3)
+    assert added == pytest.approx({"norm": gap, "act": gap, "rope": gap, "gemm": 1.5 * gap})
+
+
+def test_the_errors_without_it(shipped: Comparison) -> None:
+    # A layer has two norms, RoPE, activation and four GEMMs; one norm is behind the last.
+    counts = {"norm": 65, "rope": 32, "act": 32, "gemm": 128}
+    added_s = sum(count * H200.spec.tables[name].beyond_s.value for name, count in counts.items())
+    lines = []
+    for mode in ("dense", "gpu-target", "gpu-target-fused", "gpu_side-mid", "gpu_side-mid-fused"):
+        errors = [
+            (pair["predicted_s"] - added_s) / pair["measured_s"] - 1
+            for pair in shipped.pairs
+            if pair["mode"] == mode
         ]
-        # The first dense cell was measured in the other state.
-        late = [us for us in short if us > 0]
-        assert text == f"by {min(late):.0f} to {max(late):.0f}{' us' * text.endswith('us')}"
-        assert text in words
+        percents = f"{100 * mean(errors):+.2f} % | {100 * mean(map(abs, errors)):.2f} %"
+        lines.append(f"`{mode}` | {len(errors)} | {percents}")
+    assert documented("The third stream", 1) == lines
+
+
+def test_the_errors_of_the_pool(shipped: Comparison) -> None:
+    pool = [pair for pair in shipped.pairs if pair["mode"].startswith("cpu")]
+    by_batch = {b: [p["error_frac"] for p in pool if p["batch"] == b] for b in (1, 2, 4, 8, 16)}
+    mapes = [f"{100 * mean(map(abs, errors)):.1f}" for errors in by_batch.values()]
+    words = " ".join(section("What is missing, and why").split())
+    assert f"{', '.join(mapes[:-1])} and {mapes[-1]} % on average" in words
+    assert sum(error > 0 for error in by_batch[16]) == len(by_batch[16]) == 21
+    low, high = (f"{100 * end(by_batch[16]):.0f}" for end in (min, max))
+    assert f"by {low} to {high} %; at batch 8, 18 of 21 too fast" in words
+    assert sum(error < 0 for error in by_batch[8]) == 18
+    early = [
+        pair["error_frac"] for pair in pool if pair["mode"] != "cpu-target" and pair["batch"] <= 2
+    ]
+    worst = max(early, key=abs)
+    said = (
+        f"{100 * mean(map(abs, early)):.1f} % on average over {len(early)} cells, {100 * worst:.1f}"
+    )
+    assert f"{said} % at worst" in " ".join(section("The H200").split())
+
+
+def test_the_point_off_the_grid() -> None:
+    lines = []
+    for pair in compared("offgrid").pairs:
+        steps = f"{1e3 * pair['predicted_s']:.3f} | {1e3 * pair['measured_s']:.3f}"
+        error, held = f"{100 * pair['error_frac']:+.1f} %", "yes" if inside([pair]) else "no"
+        lines.append(f"`{pair['mode']}` | {steps} | {error} | {held}")
+    assert sorted(documented("Off the grid")) == sorted(lines)
 
 
 def by_router(pairs: list[Row]):

@@ -25,11 +25,11 @@ from measure.decode.gpu_routing import (
     make_mailbox,
 )
 from measure.decode.loop import DecodeRun, RouteInput, traced
-from measure.decode.mailbox import GpuMailbox, stamp
 from measure.decode.modes import check_mode, routing_of
 from measure.decode.prefill import prefill, random_prompt
 from measure.decode.weights import Weights
 from measure.gpu import capture as captured_graph
+from measure.kernels.mailbox import GpuMailbox, stamp
 
 KV_BLOCK_TOKENS = 4
 

@@ -21,10 +21,10 @@ from measure.decode.gpu_cache import PagedKVCache
 from measure.decode.gpu_kernels import rope_append
 from measure.decode.gpu_routing import GpuRouters, PoolRouting, SideRouting
 from measure.decode.loop import RouteInput
-from measure.decode.mailbox import advance
 from measure.decode.weights import Weights
 from measure.kernels import flow, projection, reference
 from measure.kernels.attention import Attention, dense_attention, sparse_attention
+from measure.kernels.mailbox import advance
 
 Launch = Callable[[], object]
 Chooser = GpuRouters | SideRouting | PoolRouting

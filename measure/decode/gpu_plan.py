@@ -18,12 +18,12 @@ from measure.decode.cells import WARM_UP_STEPS, Cell, Plan, Run, grid
 from measure.decode.gpu_cache import PagedKVCache
 from measure.decode.gpu_loop import KV_BLOCK_TOKENS, GpuDecode
 from measure.decode.gpu_routing import Pages, make_mailbox
-from measure.decode.mailbox import GpuMailbox
 from measure.decode.modes import GPU_MODES, check_mode
 from measure.decode.weights import Weights
 from measure.gpu import require_gpu
 from measure.gpu_main import gpu_facts
 from measure.hashes import gpu_decode_hash
+from measure.kernels.mailbox import GpuMailbox
 from measure.machine import thread_count
 
 MODEL = PRESETS["llama-3.1-8b"]

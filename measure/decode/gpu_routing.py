@@ -14,10 +14,10 @@ from torch import Tensor
 from essim.routing import Routing
 from measure.decode.gpu_cache import BLOCK_PAGES, PagedKVCache, paged, planes
 from measure.decode.gpu_kernels import widen
-from measure.decode.mailbox import GpuMailbox
 from measure.decode.weights import Weights
 from measure.gpu import streams
 from measure.kernels import projection
+from measure.kernels.mailbox import GpuMailbox
 from measure.kernels.router_abi import Kind, RouterShape
 from measure.kernels.router_fused import FusedRouter
 from measure.kernels.router_stepwise import StepwiseRouter

@@ -23,8 +23,9 @@ from measure.kernels.attention import (
     random_cache,
     sparse_attention,
 )
-from measure.kernels.handover import Channel
+from measure.kernels.mailbox import Mailbox
 from measure.kernels.reference import rope_table
+from measure.kernels.router_abi import RouterShape
 
 Step = tuple[str, Callable[[], object]]
 Router = router_fused.FusedRouter | router_stepwise.StepwiseRouter
@@ -81,6 +82,7 @@ class Buffers:
     act: torch.Tensor
     down: torch.Tensor
     latents: torch.Tensor
+    keys: torch.Tensor
     proxy: torch.Tensor
     logits: torch.Tensor
     tokens: torch.Tensor
@@ -123,9 +125,27 @@ class Chain:
             "fused": self._routers(router_fused.random_router),
             "stepwise": self._routers(router_stepwise.random_router),
         }
-        self.channel, self.side = Channel(), streams()[1]
-        self.answer = torch.zeros(self.batch * s.kv_heads * self.top_pages, dtype=torch.int32)
-        self.channel.answered()
+        self.side = streams()[1]
+        context = torch.full((self.batch,), self.tokens, dtype=torch.int32)
+        sizes = self._router_shape()
+        self.mailbox = Mailbox(sizes, 1, context, torch.zeros(1, dtype=torch.int32))
+        self.mailbox.answer_ahead()
+        self.answer = torch.zeros(self.batch, s.kv_heads, self.top_pages, dtype=torch.int32)
+
+    def _router_shape(self) -> RouterShape:
+        s = self.shape
+        return RouterShape(
+            layers=s.layers,
+            batch=self.batch,
+            heads=s.heads,
+            kv_heads=s.kv_heads,
+            head_dim=s.dim,
+            page_tokens=4,
+            capacity_tokens=self.tokens,
+            top_pages=self.top_pages,
+            channels=32,
+            rank=s.rank,
+        )
 
     def _layer(self) -> Layer:
         s, cache = self.shape, self.cache
@@ -165,6 +185,7 @@ class Chain:
             "act": s.ffn,
             "down": s.hidden,
             "latents": s.rank,
+            "keys": s.kv_heads * s.dim,
             "logits": s.vocab,
         }
         made = {name: torch.randn(rows, width).bfloat16() for name, width in wide.items()}
@@ -195,7 +216,7 @@ class Chain:
         elif self.routing == "side":
             yield "join", lambda: torch.cuda.current_stream().wait_stream(self.side)
         elif self.routing == "handover":
-            yield "await", lambda: self.channel.await_answer(self.answer)
+            yield "await", lambda: self.mailbox.take(self.answer)
 
     def _after_o(self, layer: int) -> Iterator[Step]:
         if layer + 1 == self.shape.layers:
@@ -203,7 +224,11 @@ class Chain:
         if self.routing == "side":
             yield "fork", lambda: self._fork(layer + 1)
         elif self.routing == "handover":
-            yield "publish", lambda: self.channel.publish(self.buffers.residual)
+            b = self.buffers
+            yield (
+                "publish",
+                lambda: self.mailbox.publish((layer + 1, "latent", b.latents), (layer, b.keys)),
+            )
 
     def _attention(self, layer: int) -> tuple[str, Attention]:
         own = self.layers[layer]

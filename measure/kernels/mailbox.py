@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from measure.kernels.cuda_build import check, load_cuda
 from measure.kernels.router_abi import (
     ERRORS,
     KINDS,
+    ROUTE_ANSWER,
     ROUTE_ERROR,
     Kind,
     RouterShape,
@@ -22,7 +22,6 @@ from measure.kernels.router_abi import (
 )
 from measure.kernels.router_library import mailbox_layout
 
-FOLDER = Path(__file__).parent
 # With the 0.1 s that it takes to name stalled workers, a dead router ends a run within a second.
 LIMIT_S = 0.5
 MOST_BATCH = 64
@@ -50,30 +49,37 @@ class _Publish(ctypes.Structure):
 
 def library() -> ctypes.CDLL:
     """The compiled ``mailbox.cu``."""
-    return load_cuda("mailbox", FOLDER)
+    return load_cuda("mailbox")
 
 
-class GpuMailbox:
-    """A pool of router threads whose mailbox lies in mapped pinned memory.
+class Mailbox:
+    """A router's mailbox in mapped pinned memory, as a GPU writes and reads it.
 
     Parameters
     ----------
+    threads
+        Workers of the pool that serves it, if there is one.
     context, evicted
         int32 on the GPU: tokens of each sequence [batch], the current one included; tokens between
         a cache slot and its RoPE position [1].
+
+    Attributes
+    ----------
+    memory, layout
+        Its bytes on the host, and where its parts lie.
     """
 
-    def __init__(
-        self, shape: RouterShape, threads: int, context: Tensor, evicted: Tensor, *, pin: bool
-    ) -> None:
+    def __init__(self, shape: RouterShape, threads: int, context: Tensor, evicted: Tensor) -> None:
         # Where things lie depends on the sizes alone.
-        config = make_config(shape, threads, "e5m2", "portable", 65536, 0, 1, 1e-5, pin)
-        layout = mailbox_layout(config)
-        self._memory = torch.zeros(layout.total, dtype=torch.uint8, device="cpu").pin_memory()
-        view = memoryview(self._memory.numpy()).cast("B")
-        self.router = Router(shape, threads, pin=pin, mailbox=view)
+        config = make_config(shape, threads, "e5m2", "portable", 65536, 0, 1, 1e-5, False)
+        self.layout = layout = mailbox_layout(config)
+        self.memory = torch.zeros(layout.total, dtype=torch.uint8, device="cpu").pin_memory()
         self._state = torch.zeros(4, dtype=torch.int32, device=context.device)
         self._context, self._evicted = context, evicted
+
+    def answer_ahead(self, requests: int = 1 << 30) -> None:
+        """Without a pool: let every take find its answer, for so many requests."""
+        self.memory[ROUTE_ANSWER : ROUTE_ANSWER + 16].view(torch.int64).fill_(requests)
 
     def publish(
         self,
@@ -91,14 +97,14 @@ class GpuMailbox:
         update
             Layer and its new keys [batch, kv_heads, head_dim].
         """
-        layout = self.router.layout
+        layout = self.layout
         layer, kind, values = route or (0, "query", None)
         key_layer, keys = update or (0, None)
         for tensor in (values, keys):
             if tensor is not None and (tensor.nbytes % 16 or not tensor.is_contiguous()):
                 raise InputError(f"mailbox: {tensor.nbytes} bytes", "Contiguous, a multiple of 16")
         arguments = _Publish(
-            box=self._memory.data_ptr(),
+            box=self.memory.data_ptr(),
             state=self._state.data_ptr(),
             context=self._context.data_ptr(),
             evicted=self._evicted.data_ptr(),
@@ -111,7 +117,7 @@ class GpuMailbox:
             key_slots=layout.keys,
             value_words=0 if values is None else values.nbytes // 16,
             key_words=0 if keys is None else keys.nbytes // 16,
-            batch=self.router.shape.batch,
+            batch=len(self._context),
             layer=layer,
             kind=KINDS.index(kind),
             key_layer=key_layer,
@@ -125,15 +131,26 @@ class GpuMailbox:
         if indices is not None and (indices.nbytes % 16 or not indices.is_contiguous()):
             raise InputError(f"mailbox: {indices.nbytes} bytes", "Contiguous, a multiple of 16")
         code = library().essim_box_take(
-            ctypes.c_void_p(self._memory.data_ptr()),
+            ctypes.c_void_p(self.memory.data_ptr()),
             ctypes.c_void_p(self._state.data_ptr()),
-            ctypes.c_int64(self.router.layout.indices),
+            ctypes.c_int64(self.layout.indices),
             ctypes.c_void_p(None if indices is None else indices.data_ptr()),
             0 if indices is None else indices.nbytes // 16,
             ctypes.c_uint64(int(LIMIT_S * 1e9)),
             ctypes.c_void_p(stream_handle()),
         )
         check(code, "take")
+
+
+class GpuMailbox(Mailbox):
+    """A mailbox with the pool of router threads that serves it."""
+
+    def __init__(
+        self, shape: RouterShape, threads: int, context: Tensor, evicted: Tensor, *, pin: bool
+    ) -> None:
+        super().__init__(shape, threads, context, evicted)
+        view = memoryview(self.memory.numpy()).cast("B")
+        self.router = Router(shape, threads, pin=pin, mailbox=view)
 
     def check(self) -> None:
         """Raise for what went wrong in launches that have ended."""
@@ -144,11 +161,16 @@ class GpuMailbox:
                 f"the CPU router did not answer within {LIMIT_S:g} s",
                 f"Workers that stand still: {stalled or 'none'}",
             )
-        errors = self._memory[ROUTE_ERROR : ROUTE_ERROR + 8].view(torch.int32)
+        errors = self.memory[ROUTE_ERROR : ROUTE_ERROR + 8].view(torch.int32)
         if failed or any(errors.tolist()):
             # The pool may have cleared its error since.
             known = [ERRORS[error] for error in errors.tolist() if error]
             raise InputError(f"CPU router: {known[0] if known else 'it refused a request'}")
+
+
+def empty() -> None:
+    """Launch an empty kernel: what a launch itself costs."""
+    check(library().essim_empty(ctypes.c_void_p(stream_handle())), "empty kernel")
 
 
 def advance(context: Tensor) -> None:

@@ -27,9 +27,24 @@ struct Publish {
   int32_t value_words, key_words, batch, layer, kind, key_layer, update_first;
 };
 
-__device__ void store_release(uint8_t* at, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+__device__ void store(uint8_t* at, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
+
+__device__ uint64_t load(const uint8_t* at) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
+__device__ uint64_t load_acquire(const uint8_t* at) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
+// What __threadfence_system is, without its order among fences of other threads, which costs more.
+__device__ void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 __device__ uint64_t now_ns() {
   uint64_t ns;
@@ -42,12 +57,12 @@ __device__ uint64_t request(uint32_t number, int layer, int kind) {
 }
 
 __device__ void post_route(const Publish& p) {
-  store_release(p.box + kRouteRequest, request(++p.state->route, p.layer, p.kind));
+  store(p.box + kRouteRequest, request(++p.state->route, p.layer, p.kind));
 }
 
 __device__ void post_update(const Publish& p) {
   const uint32_t number = ++p.state->update;
-  store_release(p.box + kUpdateRequests + 8 * (number % kSlots), request(number, p.key_layer, 0));
+  store(p.box + kUpdateRequests + 8 * (number % kSlots), request(number, p.key_layer, 0));
 }
 
 __global__ void __launch_bounds__(kThreads) publish(Publish p) {
@@ -70,10 +85,12 @@ __global__ void __launch_bounds__(kThreads) publish(Publish p) {
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
+  // The payload comes before the flags. Which of the two flags is seen first changes no answer: a
+  // route reads another layer's keys, or its own of the steps before. So one fence does.
+  fence();
   if (gridDim.x > 1) {
-    __threadfence_system();
     if (atomicAdd(&p.state->blocks, 1) != gridDim.x - 1) return;
-    __threadfence_system();  // what the other blocks wrote comes before the flags
+    fence();  // what the other blocks wrote comes before the flags, too
     p.state->blocks = 0;
   }
   if (p.keys && p.update_first) post_update(p);
@@ -81,38 +98,43 @@ __global__ void __launch_bounds__(kThreads) publish(Publish p) {
   if (p.keys && !p.update_first) post_update(p);
 }
 
-// Wait for the last route's answer, and until at most kSlots - 1 updates are outstanding, so that
-// the next has a slot; then copy the indices. An answer that does not come within the limit, or
-// that is an error, sets `failed`, and nobody waits any more: the graph ends, and the host reports. Without words to copy it
-// is a wait alone.
+// Wait for the last route's answer and copy the indices; then until at most kSlots - 1 updates are
+// outstanding, so that the next has a slot. An answer that does not come within the limit, or that
+// is an error, sets `failed`, and nobody waits any more: the graph ends, and the host reports.
+// Without words to copy it is a wait alone.
 __global__ void __launch_bounds__(kThreads)
     take(const uint8_t* box, State* state, const uint4* answer, uint4* indices, int words,
          uint64_t limit_ns) {
   __shared__ bool good;
+  const uint64_t start = now_ns();
   if (threadIdx.x == 0) {
-    const uint32_t route = state->route, update = state->update - (kSlots - 1);
-    const uint64_t start = now_ns();
+    const uint32_t route = state->route;
     good = !state->failed;
-    while (good) {
-      uint64_t routed, updated, errors;
-      asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-                   : "=l"(routed), "=l"(updated) : "l"(box + kAnswers) : "memory");
-      // The pool's next good answer clears them, so they are looked at with each.
-      asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(errors) : "l"(box + kErrors) : "memory");
-      if (errors) state->failed = kRefused, good = false;
-      if (int32_t(uint32_t(routed) - route) >= 0 && int32_t(uint32_t(updated) - update) >= 0) break;
+    while (good && int32_t(uint32_t(load_acquire(box + kAnswers)) - route) < 0)
       if (now_ns() - start > limit_ns) state->failed = kNoAnswer, good = false;
-    }
-    __threadfence_system();
   }
   __syncthreads();
-  if (good)
-    for (int i = threadIdx.x; i < words; i += kThreads) indices[i] = __ldcv(answer + i);
+  if (!good) return;
+  // The rest is looked at while the indices are under way. The pool's next good answer clears an
+  // error, so it is looked at with each.
+  uint64_t updated = 0, errors = 0;
+  if (threadIdx.x == 0) updated = load(box + kAnswers + 8), errors = load(box + kErrors);
+  for (int i = threadIdx.x; i < words; i += kThreads) indices[i] = __ldcv(answer + i);
+  if (threadIdx.x != 0) return;
+  if (errors) state->failed = kRefused;
+  const uint32_t update = state->update - (kSlots - 1);
+  while (!state->failed && int32_t(uint32_t(updated) - update) < 0) {
+    updated = load(box + kAnswers + 8);
+    if (load(box + kErrors)) state->failed = kRefused;
+    if (now_ns() - start > limit_ns) state->failed = kNoAnswer;
+  }
 }
 
 __global__ void advance(int32_t* context, int batch) {
   if (threadIdx.x < batch) context[threadIdx.x] += 1;
 }
+
+__global__ void empty() {}
 
 __global__ void stamp(uint64_t* at) { *at = now_ns(); }
 
@@ -140,6 +162,11 @@ int essim_box_take(const void* box, void* state, int64_t answer, void* indices, 
 
 int essim_advance(void* context, int batch, void* stream) {
   advance<<<1, 64, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<int32_t*>(context), batch);
+  return cudaGetLastError();
+}
+
+int essim_empty(void* stream) {
+  empty<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>();
   return cudaGetLastError();
 }
 
