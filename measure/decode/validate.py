@@ -151,7 +151,7 @@ def gpu_plan_of(points: Sequence[Scenario]) -> Plan:
     make_plan: Any = importlib.import_module("measure.decode.gpu_plan").make_plan
     steps, wanted = _cells(points)
     plan: Plan = make_plan(None, quick=True, steps=steps)
-    return replace(plan, cells=tuple(wanted))
+    return replace(plan, cells=tuple(wanted), facts=plan.facts | _selector(points))
 
 
 def cpu_plan_of(points: Sequence[Scenario]) -> Plan:
@@ -159,7 +159,6 @@ def cpu_plan_of(points: Sequence[Scenario]) -> Plan:
     steps, wanted = _cells(points)
     runs = CpuRuns(wanted, Weights.random(points[0].model, SEED), steps)
     routing = points[0].routing
-    selector = next((p.resolved_selector() for p in points if p.mode != "dense"), None)
     return replace(
         cpu_plan.make_plan(None, quick=True, steps=steps),
         cells=tuple(wanted),
@@ -168,14 +167,20 @@ def cpu_plan_of(points: Sequence[Scenario]) -> Plan:
         facts={
             "model": points[0].model.name,
             "shape": points[0].model.model_dump(mode="json"),
-            "selector": selector and selector.model_dump(mode="json"),
             "rank": routing.projection_rank,
             "channels": routing.channels,
             "router_threads": routing.cpu_threads,
             "mix": next((_mix(p) for p in points if p.mode == "cpu-mix"), None),
             "seed": SEED,
-        },
+        }
+        | _selector(points),
     )
+
+
+def _selector(points: Sequence[Scenario]) -> dict[str, object]:
+    """Return what provenance says of the points' selector: that of the first that routes."""
+    routed = next((p.resolved_selector() for p in points if p.mode != "dense"), None)
+    return {"selector": routed and routed.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +19,7 @@ from essim.model import ModelShape  # noqa: E402
 from essim.scenario import load_scenario  # noqa: E402
 from essim.selectors.rocketkv import RocketKV  # noqa: E402
 from measure.decode.cpu_loop import CpuDecode  # noqa: E402
-from measure.decode.validate import cpu_plan_of, why_not  # noqa: E402
+from measure.decode.validate import cpu_plan_of, gpu_plan_of, why_not  # noqa: E402
 from measure.decode.weights import Weights  # noqa: E402
 from measure.machine import thread_count  # noqa: E402
 
@@ -70,6 +73,7 @@ def test_every_point_that_can_run_is_run_and_laid_beside_its_prediction(
         *("decode.csv", "provenance.json"),
         *("trace-dense.json", "trace-gpu-target.json", "trace-cpu-mid.json"),
     }
+    assert json.loads((out / "provenance.json").read_text())["selector"]["top_pages"] == 5
     # Again: nothing is timed twice, and the table has a line a cell.
     before = (out / "decode.csv").read_bytes()
     done = essim("validate", str(file), "--out", str(out), "--tolerance", "1e-9", cwd=tmp_path)
@@ -81,6 +85,22 @@ def test_every_point_that_can_run_is_run_and_laid_beside_its_prediction(
     done = essim("validate", str(file), "--out", str(out), *other, cwd=tmp_path)
     assert done.returncode == 2
     assert "provenance.json: channels of the run that is there differs. Give another" in done.stderr
+
+
+def test_a_run_on_a_gpu_is_said_to_be_of_the_points_selector(
+    scenario: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_the_campaign = {"selector": {"top_pages": 32}, "rank": 128}
+    plan = cpu_plan_of(load_scenario(scenario())[1])
+
+    def make_plan(modes: None, quick: bool, steps: int) -> object:
+        return replace(plan, cells=(), facts=of_the_campaign)
+
+    module = SimpleNamespace(make_plan=make_plan)
+    monkeypatch.setitem(sys.modules, "measure.decode.gpu_plan", module)
+    made = gpu_plan_of(load_scenario(scenario())[1])
+    assert (made.facts["selector"]["top_pages"], made.facts["rank"]) == (5, 128)
+    assert [cell.mode for cell in made.cells] == ["dense", "gpu-target", "cpu-mid", "gpu_side-mid"]
 
 
 REFUSED = [
