@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from essim.errors import AbsentError
+from essim.errors import TORCH_HINT, AbsentError, InputError
 from essim.options import (
     Engine,
     EngineOption,
@@ -188,7 +188,10 @@ def measure(
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise AbsentError("measuring needs torch", "pip install 'essim[measure]'") from None
+        raise AbsentError(
+            "measuring needs torch",
+            TORCH_HINT,
+        ) from None
     from essim import listing, show
 
     with show.table_progress() as tell:
@@ -203,11 +206,25 @@ app.command()(shows_errors(validate))
 
 @app.command("list")
 @shows_errors
-def list_(what: What, as_json: JsonOption = False) -> None:
+def list_(
+    what: What,
+    name: Annotated[str | None, typer.Argument(help="A hardware profile: list its tables.")] = None,
+    as_json: JsonOption = False,
+) -> None:
     """List what there is: models, hardware, selectors, routings or scenarios."""
     from essim import listing, show
+    from essim.hardware import find_profile
 
-    entries = getattr(listing, what.value)()
+    if name is None:
+        entries = getattr(listing, what.value)()
+    elif what is not What.hardware:
+        raise InputError(f"list {what.value} {name}", "Only hardware is listed by name")
+    else:
+        try:
+            entries = listing.tables(find_profile(name, Path()))
+        except ValueError as error:
+            message, _, hint = str(error).partition("; ")
+            raise InputError(message, hint) from None
     if as_json:
         print_json({what.value: entries})
     else:

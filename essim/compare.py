@@ -113,10 +113,21 @@ def compare(
             dropped.append({"side": "measured", **_as_row(key), "reason": reason})
     if not found:
         why = "; ".join(dict.fromkeys(str(row["reason"]) for row in dropped))
-        raise InputError("no cell is both predicted and measured", f"Reasons: {why}")
+        of = " and ".join(f"{_span(dropped, side)} {side}" for side in ("predicted", "measured"))
+        raise InputError(f"no cell is both predicted and measured: {of}", f"Reasons: {why}")
     pairs = [_pair(found[key], cells[key]) for key in cells if key in found]
     _add_gains(pairs)
     return Comparison(pairs, dropped, _errors(pairs), _gains(pairs), _coverage(pairs))
+
+
+def _span(dropped: Sequence[Row], side: str) -> str:
+    """Return the batches and contexts of one side's cells in words."""
+    own = [row for row in dropped if row["side"] == side]
+    batches, contexts = (
+        ", ".join(map(str, sorted({int(str(row[key])) for row in own})))
+        for key in ("batch", "context_tokens")
+    )
+    return f"batch {batches} at context {contexts}" if own else "nothing is"
 
 
 def cell_text(row: Row) -> str:

@@ -94,6 +94,7 @@ class CostModel:
             return Price(np.asarray(constant.value), _rank(constant.source))
         known = work.table in spec.tables
         price = self._looked_up(work) if known and not self._mismatch(work) else None
+        price = price and self._beyond(work, price)
         if work.stand_in_tokens is not None and (price is None or np.max(price.rank) > _INSIDE):
             return self._stand_in(work, work.stand_in_tokens, point)
         if price is not None:
@@ -115,8 +116,7 @@ class CostModel:
 
         Past the table's edge the last interval's slope goes on, never below the edge or the
         roofline, and before its first tick never above that: more work never gets cheaper. That
-        it goes on so is assumed from twice the last tick on. What a call takes beyond the table
-        is added to all of it.
+        it goes on so is assumed from twice the last tick on.
         """
         table = self.profile.tables[work.table]
         grid = table.grid(work.keys)
@@ -126,17 +126,13 @@ class CostModel:
         floor = self.floor_s(work)
         line = np.minimum(np.maximum(lookup.mean_s, lookup.least_s), lookup.most_s)
         mean = np.where(lookup.inside, lookup.mean_s, np.maximum(line, floor))
-        spec = self.profile.spec.tables[work.table]
-        source = spec.source
+        source = self.profile.spec.tables[work.table].source
         inside = np.where(lookup.on_grid, _rank("measured"), _rank("interpolated"))
         if source != "measured":
             inside = np.broadcast_to(_rank(source), inside.shape)
         guess = np.where(line > floor, _rank("assumed"), _rank("roofline"))
         beyond = np.where(lookup.far, guess, _rank("extrapolated"))
         rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
-        if spec.beyond_s is not None:
-            mean = mean + spec.beyond_s.value
-            rank = np.maximum(rank, _rank(spec.beyond_s.source))
         spread = None if lookup.spread is None else lookup.spread.scaled_to(mean)
         keys = (str(work.keys.get(key)) for key in table.keys)
         return Price(mean, rank, spread, (work.table, *keys))
@@ -164,6 +160,16 @@ class CostModel:
         ratio = self.floor_s(work, values) / there.floor_s(reference, values)
         mean = np.maximum(price.mean_s * ratio, self.floor_s(work))
         rank = np.maximum(price.rank, _rank("scaled"))
+        spread = None if price.spread is None else price.spread.scaled_to(mean)
+        return self._beyond(work, Price(mean, rank, spread, price.origin))
+
+    def _beyond(self, work: Work, price: Price) -> Price:
+        """Add what each call takes that the table does not hold."""
+        beyond = self.profile.spec.tables[work.table].beyond_s
+        if beyond is None or any(work.keys.get(k) != v for k, v in beyond.only.items()):
+            return price
+        mean = price.mean_s + beyond.value
+        rank = np.maximum(price.rank, _rank(beyond.source))
         spread = None if price.spread is None else price.spread.scaled_to(mean)
         return Price(mean, rank, spread, price.origin)
 

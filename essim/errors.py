@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+TORCH_HINT = "Where essim is installed: pip install torch==2.13.0"
+
 
 class EssimError(Exception):
     """Base of every error essim raises on purpose.

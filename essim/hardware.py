@@ -99,11 +99,24 @@ class HeldOut(Strict):
     worst_frac: Annotated[float, Field(ge=0)]
 
 
+class Beyond(Sourced[Seconds]):
+    """What each call takes that a table does not hold: with all keys in `only`, or always."""
+
+    only: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_value(self) -> Beyond:
+        """Refuse a range: the table beside it has none."""
+        if self.low is not None:
+            raise ValueError("it has one value and no range")
+        return self
+
+
 class TableSpec(Strict):
     """How to read one table file, and for which settings its times hold.
 
     `holds_for` maps a setting to the values the table was measured with: a point with another
-    value is not in the table. `beyond_s` is what a call takes that the table does not hold.
+    value is not in the table.
     """
 
     keys: list[str] = Field(default_factory=list)
@@ -113,15 +126,8 @@ class TableSpec(Strict):
     reference: str
     date: Annotated[str, Field(pattern=DATE)]
     note: str = ""
-    beyond_s: Sourced[Seconds] | None = None
+    beyond_s: Beyond | None = None
     heldout: HeldOut | None = None
-
-    @model_validator(mode="after")
-    def _one_value(self) -> TableSpec:
-        """Refuse a range: the table beside it has none."""
-        if self.beyond_s is not None and self.beyond_s.low is not None:
-            raise ValueError("beyond_s has one value and no range")
-        return self
 
 
 class ProfileSpec(Strict):
@@ -250,7 +256,8 @@ def find_profile(name: str, folder: Path) -> Path:
         if _is_file(place / f"{name}.yaml"):
             return place / f"{name}.yaml"
     known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
-    raise ValueError(f"no hardware profile {name!r}; {nearest_hint(name, known)}")
+    made = f"`essim measure --profile {name}` makes one of this machine"
+    raise ValueError(f"no hardware profile {name!r} ({made}); {nearest_hint(name, known)}")
 
 
 def _is_file(path: Path) -> bool:

@@ -36,7 +36,9 @@ def hardware() -> Entries:
             if file.stem in entries:
                 continue
             try:
-                profile = _hardware.load_profile(file)
+                with warnings.catch_warnings():  # of cells, which loading it alone says
+                    warnings.simplefilter("ignore")
+                    profile = _hardware.load_profile(file)
             except EssimError as error:
                 entries[file.stem] = f"cannot be read: {error}"
                 continue
@@ -56,6 +58,8 @@ def _about(spec: _hardware.ProfileSpec) -> str:
     for name, table in spec.tables.items():
         held = table.heldout
         errors = f"{held.median_frac:.1%}, worst {held.worst_frac:.1%}" if held else "unchecked"
+        if table.beyond_s:
+            errors += f", {1e6 * table.beyond_s.value:.3g} us added"
         tables.append(f"{name} ({errors})")
     found = ", ".join(tables)
     measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
@@ -76,6 +80,8 @@ def tables(file: Path) -> Entries:
         about = f"{points} points; {errors}"
         if table.beyond_s:
             about += f"; {1e6 * table.beyond_s.value:.3g} us a call are added to it"
+            about += "".join(f" ({key} {value})" for key, value in table.beyond_s.only.items())
+        about += f"; {table.note}" if table.note else ""
         entries.append({"name": name, "about": about})
     return entries
 

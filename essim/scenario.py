@@ -24,6 +24,7 @@ from essim.yamlfile import (
     Path_,
     Strict,
     key_paths,
+    nearest_hint,
     nearest_key_hint,
     parse_scalar,
     read_yaml,
@@ -119,9 +120,20 @@ class Scenario(Strict):
 
 
 def find_scenario(name: str) -> Path:
-    """Return the file of a scenario given by path, or by the name of a shipped one."""
+    """Return the file of a scenario given by path, or by the name of a shipped one.
+
+    Raises
+    ------
+    InputError
+        If it is a name, and of neither.
+    """
     file, by_name = Path(name), shipped("scenarios") / f"{name}.yaml"
-    return by_name if by_name.exists() and not file.exists() else file
+    if by_name.exists() and not file.exists():
+        return by_name
+    if file.name == name and not file.suffix and not file.exists():
+        known = sorted(shipped_file.stem for shipped_file in by_name.parent.glob("*.yaml"))
+        raise InputError(f"no scenario {name!r}", nearest_hint(name, known))
+    return file
 
 
 def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, list[Scenario]]:

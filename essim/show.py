@@ -56,7 +56,9 @@ _HEADINGS = {
     "measured_s": "measured",
     "real_s": "real",
     "error_frac": "error",
-    "error_s": "error",
+    "error_s": "apart",
+    "predicted_ops": "ops",
+    "real_ops": "real ops",
     "bias_frac": "bias",
     "mape_frac": "MAPE",
     "worst_frac": "worst",
@@ -180,8 +182,20 @@ def _warn(rows: Sequence[Row], provisional: bool) -> None:
         (float(r["measured_frac"]) for r in rows if r["measured_frac"] is not None), default=1.0
     )
     if least < _MEASURED_ENOUGH:
-        print(f"Only {least:.0%} of the decode time is measured or interpolated. The rest is a")
-        print("roofline, which flatters whatever was not measured: compare with care.")
+        weak = " ".join(f"{source} ({' '.join(kinds)})" for source, kinds in _weak(rows).items())
+        print(f"Only {least:.0%} of the decode time is measured or interpolated. The rest is")
+        print(f"{weak}: compare with care.")
+
+
+def _weak(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return by source the op kinds of a step that some row does not have measured."""
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        for part in str(row["price_sources"]).split("; "):
+            source, _, names = part.partition(": ")
+            if source not in ("measured", "interpolated"):
+                kinds.setdefault(source, set()).update(names.split())
+    return {source: sorted(names) for source, names in kinds.items()}
 
 
 def columns(rows: Sequence[Row], keys: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from essim.errors import AbsentError, InputError
+from essim.errors import TORCH_HINT, AbsentError, InputError
 from essim.options import (
     JsonOption,
     ScenarioArg,
@@ -74,7 +74,10 @@ def validate(
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise AbsentError("a real run needs torch", "pip install 'essim[measure]'") from None
+        raise AbsentError(
+            "a real run needs torch",
+            TORCH_HINT,
+        ) from None
     from essim import show
     from essim.compare import compare as compared
     from essim.files import check_outputs
@@ -117,11 +120,12 @@ def _deliver(
     from essim.compare import PAIR_COLUMNS
     from essim.files import write_files
     from essim.results import result_files
-    from essim.verdict import comparison_verdict, machine_verdict
+    from essim.verdict import added_verdict, comparison_verdict, machine_verdict
 
     points = {k: v for profile in profiles for k, v in calibration_points(profile).items()}
     sentences = machine_verdict(profiles, about["run"])
     sentences += comparison_verdict(result, points, on_the_grid(result.pairs, points))
+    sentences += added_verdict(profiles)
     files = {} if out is None else result_files(result.pairs, out, about, PAIR_COLUMNS)
     if html is not None:
         files[html] = pages.comparison(result, points, steps, sentences, about)

@@ -177,6 +177,8 @@ def _problem(
         hint = nearest_hint(error["ctx"]["tag"], known)
     elif error["type"] == "missing":
         message = "required, but missing"
+    elif error["type"] == "model_type":
+        message = f"must be a mapping of keys (got {error['input']!r})"
     elif error["type"] != "value_error" and not isinstance(error["input"], dict | list):
         message += f" (got {error['input']!r})"
     message = message[:1].lower() + message[1:]

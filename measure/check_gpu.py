@@ -155,7 +155,11 @@ def flow_rows() -> Iterator[Row]:
 
 
 def handover_rows() -> Iterator[Row]:
-    """What a publish wrote is in the mailbox, and its flags; a take reads what lies there."""
+    """What a publish wrote is in the mailbox, and its flags; a take reads what lies there.
+
+    That a payload is there before its flag, and an answer before its own, shows in the decode
+    steps: their keys and queries change with every layer.
+    """
     for batch in (1, 40):
         shape = router_shape(ROUTER_PLAN, batch, 4096)
         context = torch.randint(1, 4096, (batch,), dtype=torch.int32)

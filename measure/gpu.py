@@ -62,9 +62,9 @@ def capture(launches: Sequence[Launch]) -> torch.cuda.CUDAGraph:
     """A CUDA graph of the launches, each dependent on the one before; all are run once first.
 
     They are run on a stream that is new each time. Once a process has used a third stream, the
-    default one counted, each kernel of a graph follows the one before 0.36 us later, on whatever
-    stream the graph is. A decode with a second stream is such a process, so prices shall be of
-    one; and to have used a third stream once, minutes ago, was not enough (docs/validation.md).
+    default one counted, each kernel of a graph was seen to take 0.36 us longer, and tables whose
+    graphs were not warmed up so came out half in one state and half in the other
+    (docs/validation.md). A server has many streams, so prices shall be of such a process.
     """
     warm_up = torch.cuda.Stream()
     warm_up.wait_stream(torch.cuda.current_stream())

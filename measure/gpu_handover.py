@@ -83,9 +83,10 @@ def copy_bytes_per_s(*, down: bool, size_bytes: int = 32 << 20) -> float:
 
 
 def round_trip_s(trials: int = 5) -> float:
-    """Return what a route asked for by a GPU takes beyond publish, await and the router.
+    """Return what a ready query's route takes that a GPU asks for, beyond what is priced apart.
 
-    It is the median of some trials: a host that does other things is microseconds off.
+    That is publish, await, and the router's median when the host asks. The median of some trials:
+    single ones are microseconds off, so it may come out below zero.
     """
     return float(np.median([_round_trip_s() for _ in range(trials)]))
 

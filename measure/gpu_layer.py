@@ -35,17 +35,19 @@ SLOTS = {"attention": ("gemm_o",), "route": ATTENTION, "anchor": ("gemm_gate_up"
 Sampler = Callable[[], float]
 
 
-def replays(graph: torch.cuda.CUDAGraph, at_once: int = 10) -> Sampler:
-    """Return a sampler of a graph's replays.
+def replays(launches: Sequence[Launch], at_once: int = 10) -> Sampler:
+    """Return a sampler of replays of the launches' graph.
 
     Replays are enqueued ten at a time: a GPU that waits for the CPU to launch a graph would count
     that wait, some 20 us, as the graph's.
     """
     ready: list[float] = []
+    # The graph reads and writes what the launches hold, so they live as long as it.
+    held = capture(launches), tuple(launches)
 
     def sample() -> float:
         if not ready:
-            ready.extend(replay_s(graph, at_once, warm_ups=1))
+            ready.extend(replay_s(held[0], at_once, warm_ups=1))
         return ready.pop()
 
     return sample
@@ -97,9 +99,9 @@ class LayerLoop:
     def sampler(self, *ops: str, **inserted: Sequence[Launch]) -> Sampler:
         """Return a sampler of seconds a replay, over all layers."""
         if inserted:
-            return replays(capture(self.launches(ops, inserted)))
+            return replays(self.launches(ops, inserted))
         if ops not in self._plain:
-            self._plain[ops] = replays(capture(self.launches(ops, {})))
+            self._plain[ops] = replays(self.launches(ops, {}))
         return self._plain[ops]
 
 
@@ -130,7 +132,7 @@ def gemm(n: int, k: int, dtype: str, batch: int) -> Sampler:
 
     def upto(count: int, layers: int = loop.layers) -> Sampler:
         launches = [launch for name, launch in steps if name in GEMMS[:count]]
-        return replays(capture(launches[: count * layers]))
+        return replays(launches[: count * layers])
 
     if at == 0:  # a replay of one layer less a replay of none would count the graph's own start
         half = loop.layers // 2

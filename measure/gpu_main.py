@@ -98,7 +98,7 @@ def profile_spec(name: str, facts: dict[str, object], cores: int) -> dict[str, A
     host = host_peaks(cores)
     to_host, to_gpu = (copy_bytes_per_s(down=down) for down in (True, False))
     flag_us = max(0.0, round_trip_s()) * 1e6 / 2
-    half = "half of what a route takes that a GPU asks for beyond publish, await and cpu_route"
+    half = "half of what a ready query's route takes beyond publish, await and the router's median"
 
     def link(rate: float, what: str) -> dict[str, Any]:
         return {

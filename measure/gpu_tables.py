@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from measure.campaign import Bench, Place, Ready, grid, held_out
-from measure.gpu import Launch, capture, cold_sets
+from measure.gpu import Launch, cold_sets
 from measure.gpu_layer import LAYERS, SMALL, Sampler, added, difference, release, replays, small_op
 from measure.hashes import gpu_table_hash
 from measure.kernels import projection, router_fused, router_stepwise
@@ -57,7 +57,7 @@ Make = Callable[[Place], tuple[list[Launch], int]]
 def chained(launches: Sequence[Launch], least: int = 48) -> Sampler:
     """Return a sampler: a replay of a graph of at least `least` launches, per launch."""
     rounds = -(-least // len(launches))
-    sample = replays(capture([*launches] * rounds))
+    sample = replays([*launches] * rounds)
     return lambda: sample() / (rounds * len(launches))
 
 
@@ -240,10 +240,10 @@ def side_stream_bench() -> Bench:
             steps.clear()
             release()
             chain = Chain(shape, batch, tokens, top_pages=top)
-            steps[at] = chain, replays(capture(chain.launches()))
+            steps[at] = chain, replays(chain.launches())
         chain, plain = steps[at]
         chain.routing, chain.kernel = "side", str(place["kernel"])
-        beside = replays(capture(chain.launches()))
+        beside = replays(chain.launches())
         chain.routing = "none"
         return Ready(difference(beside, plain, LAYERS, 5), None, LAYER_CALLS, LAYER_WINDOWS)
 

@@ -15,7 +15,8 @@ def table_us(table: str, *point: float, **keys: object) -> float:
     """Return a table's mean at a point and what is added to it, in microseconds."""
     grid, beyond = H200.tables[table].grid(keys), H200.spec.tables[table].beyond_s
     assert grid is not None, table
-    return (float(grid.at(point).mean_s) + (beyond.value if beyond else 0.0)) * 1e6
+    added = beyond is not None and beyond.only.items() <= keys.items()
+    return (float(grid.at(point).mean_s) + (beyond.value if added else 0.0)) * 1e6
 
 
 def floor_us(byte_count: float, launches: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,15 @@ CASE = Case(
 )
 
 
-def profile(folder: Path, number: str) -> Path:
-    """Write the first day's profile, whose norm takes 2 us, with a number beyond it."""
+ONE = Point(1, 1, np.array([4096]))
+
+
+def profile(folder: Path, number: str, table: str = "norm") -> Path:
+    """Write the first day's profile, whose norm takes 2 us, with a number beyond a table."""
     file = folder / "h.yaml"
-    note = "    note: about 2 us each, one significant digit\n"
-    text = FIRST_DAY.read_text()
-    assert note in text
+    before, found, after = FIRST_DAY.read_text().partition(f"\n  {table}:\n")
     beyond = f"    beyond_s: {{{number}, reference: a trial, date: 2026-11-30}}\n"
-    file.write_text(text.replace(note, note + beyond, 1))
+    file.write_text(before + found + beyond + after)
     shutil.copytree(FIRST_DAY.with_suffix(""), folder / "h")
     return file
 
@@ -55,14 +57,35 @@ def test_it_is_added_to_every_price_of_the_table(tmp_path, source, batches, expe
         assert (model.price("act", at).mean_s == plain.price("act", at).mean_s).all()
 
 
+def test_it_may_be_of_some_keys_only(tmp_path: Path) -> None:
+    number = "value: 0.5 us, source: measured, only: {dtype: bf16}"
+    found = load_profile(profile(tmp_path, number, "gemm"))
+    plain = load_profile(FIRST_DAY)
+    for dtype, added_s in (("bf16", 0.5e-6), ("fp8", 0.0)):
+        case = replace(CASE, model=CASE.model.model_copy(update={"weight_dtype": dtype}))
+        before, after = (CostModel(p, case).price("gemm_qkv", ONE).mean_s for p in (plain, found))
+        assert after - before == pytest.approx([added_s])
+
+
+def test_a_scaled_price_has_it_as_it_is(tmp_path: Path) -> None:
+    number = "value: 0.5 us, source: measured"
+    models = (load_profile(FIRST_DAY), load_profile(profile(tmp_path, number)))
+    wide = CASE.model.model_copy(update={"hidden": 8192})
+    before, after = (CostModel(p, replace(CASE, model=wide)).price("norm", ONE) for p in models)
+    assert SOURCES[before.rank[0]] == "scaled"
+    assert after.mean_s - before.mean_s == pytest.approx([0.5e-6])
+
+
 def test_it_is_said_where_tables_are_listed(tmp_path: Path) -> None:
     file = profile(tmp_path, "value: 0.357 us, source: measured")
     about = {entry["name"]: entry["about"] for entry in listing.tables(file)}
-    assert about["norm"] == "2 points; nothing held out; 0.357 us a call are added to it"
-    assert about["act"] == "2 points; nothing held out"
+    norm, act = about["norm"].split("; "), about["act"].split("; ")
+    assert norm[:3] == ["2 points", "nothing held out", "0.357 us a call are added to it"]
+    assert act[:2] == norm[:2]
+    assert norm[3:] == ["about 2 us each, one significant digit"]
 
 
 def test_a_range_is_refused(tmp_path: Path) -> None:
     number = "value: 1 us, low: 0.5 us, high: 2 us, source: measured"
-    with pytest.raises(InputError, match="beyond_s has one value and no range"):
+    with pytest.raises(InputError, match="it has one value and no range"):
         load_profile(profile(tmp_path, number))

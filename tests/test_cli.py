@@ -193,4 +193,25 @@ def test_measuring_without_torch_says_what_to_install(
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 4
-    assert done.stderr == f"{what} needs torch. pip install 'essim[measure]'\n"
+    assert (
+        done.stderr == f"{what} needs torch. Where essim is installed: pip install torch==2.13.0\n"
+    )
+
+
+def test_a_profiles_tables_are_listed_by_name() -> None:
+    listed = json.loads(essim("list", "hardware", "h200-sxm", "--json").stdout)["hardware"]
+    about = {entry["name"]: entry["about"] for entry in listed}
+    assert about["rope"].startswith("37 points; 7 held out: median error 0.2%")
+    assert "; 0.357 us a call are added to it" in about["rope"]
+    for command, said in (
+        (("hardware", "h20-sxm"), "makes one of this machine). Did you mean 'h200-sxm'?"),
+        (("models", "h200-sxm"), "list models h200-sxm. Only hardware is listed by name"),
+    ):
+        done = essim("list", *command)
+        assert (done.returncode, said in done.stderr) == (2, True)
+
+
+def test_a_misspelt_scenario_gets_a_suggestion() -> None:
+    done = essim("run", "earlyselct-40k")
+    assert done.returncode == 2
+    assert done.stderr == "no scenario 'earlyselct-40k'. Did you mean 'earlyselect-40k'?\n"

@@ -6,7 +6,7 @@ import re
 from statistics import mean
 
 import pytest
-from h200 import H200, ROOT, chain
+from h200 import H200, ROOT, chain, table_us
 
 from essim.compare import Comparison, compare
 from essim.realrun import read_facts, read_measured
@@ -168,6 +168,19 @@ def test_the_errors_of_the_pool(shipped: Comparison) -> None:
         f"{100 * mean(map(abs, early)):.1f} % on average over {len(early)} cells, {100 * worst:.1f}"
     )
     assert f"{said} % at worst" in " ".join(section("The H200").split())
+
+
+def test_what_the_second_stream_costs(shipped: Comparison) -> None:
+    """The stepwise router beside, a layer at batch 8 and 11520 tokens, in the run and the table."""
+    steps = {
+        pair["mode"]: pair["measured_s"]
+        for pair in shipped.pairs
+        if (pair["batch"], pair["context_tokens"], pair["attended_tokens"]) == (8, 11520, 128)
+    }
+    at = [table_us("gpu_side_slowdown", 8, 11520, 32, kernel=k) for k in ("stepwise", "fused")]
+    more_us = 1e6 * (steps["gpu_side-mid"] - steps["gpu_side-mid-fused"]) / 31
+    words = " ".join(section("What is missing, and why").split())
+    assert f"it costs {more_us + at[1]:.0f} us a layer in the run, and {at[0]:.0f} in the" in words
 
 
 def test_the_point_off_the_grid() -> None:

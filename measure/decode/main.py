@@ -102,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cells.run(plan, options.out / "decode.csv", tell)
         if options.trace:
             cells.write_traces(plan, options.out)
+        print(f"wrote {options.out / 'decode.csv'}", file=sys.stderr)
     except EssimError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

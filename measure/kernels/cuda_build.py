@@ -44,9 +44,9 @@ def compile_cuda(main: Path, cache: Path | None = None) -> Path:
 
 
 @functools.cache
-def load_cuda(name: str, folder: Path = FOLDER) -> ctypes.CDLL:
-    """The library of ``NAME.cu`` in a folder, by default that of the kernels."""
-    return ctypes.CDLL(str(compile_cuda(folder / f"{name}.cu")))
+def load_cuda(name: str) -> ctypes.CDLL:
+    """The library of ``NAME.cu``."""
+    return ctypes.CDLL(str(compile_cuda(FOLDER / f"{name}.cu")))
 
 
 def check(code: int, name: str) -> None:
