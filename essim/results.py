@@ -10,7 +10,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -257,11 +257,19 @@ def manifest(
 def versions() -> dict[str, Any]:
     """Return the versions that made a result: essim and its commit, Python, libraries."""
     return {
-        "essim": version("essim"),
+        "essim": _installed("essim"),
         "commit": _commit(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "libraries": {name: version(name) for name in ("numpy", "pydantic", "simpy")},
     }
+
+
+def _installed(name: str) -> str | None:
+    """Return a distribution's version, None where essim runs from a checkout alone."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _commit() -> str | None:

@@ -1,11 +1,13 @@
 import csv
 import json
 import math
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from essim import results
 from essim.errors import InputError
 from essim.files import write_files
 from essim.results import COLUMNS, result_files
@@ -67,3 +69,14 @@ def test_files_are_written_together_or_not_at_all(tmp_path: Path) -> None:
     write_files({good: b"a"})
     write_files({good: b"again"})
     assert good.read_bytes() == b"again"
+
+
+def test_a_checkout_that_is_not_installed_has_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "essim":
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(results, "version", version)
+    found = results.versions()
+    assert (found["essim"], found["libraries"]["numpy"]) == (None, "1.0")
