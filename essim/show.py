@@ -124,9 +124,9 @@ def run(row: Row, parts: Sequence[Row], provisional: bool) -> None:
         table = Table(
             box=SIMPLE_HEAD, title="a mean decode step on the main stream", title_justify="left"
         )
-        table.add_column("part")
+        table.add_column("part", overflow="fold")
         for heading in ("time", "share", "source"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", overflow="fold")
         for part in parts:
             table.add_row(
                 str(part["part"]),
@@ -148,7 +148,12 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for key in (*axes, *_RESULTS):
         left = key in axes and any(isinstance(row[key], str) for row in rows)
-        table.add_column(_HEADINGS.get(key, key), justify="left" if left else "right", no_wrap=left)
+        table.add_column(
+            _HEADINGS.get(key, key),
+            justify="left" if left else "right",
+            no_wrap=left,
+            overflow="fold",
+        )
     for row in shown[:_MOST_ROWS]:
         cells = [text(key, row[key]) for key in (*axes, *_RESULTS)]
         if row["status"] != "ok":
@@ -202,7 +207,7 @@ def columns(rows: Sequence[Row], keys: Sequence[str]) -> None:
     """Print rows with the given columns."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for i, key in enumerate(keys):
-        table.add_column(_HEADINGS.get(key, key), justify="right" if i else "left")
+        table.add_column(_HEADINGS.get(key, key), justify="right" if i else "left", overflow="fold")
     for row in rows:
         table.add_row(*(text(key, row[key]) for key in keys))
     _console().print(table)
@@ -223,10 +228,10 @@ def break_even(cells: Sequence[Row], x: str, y: str) -> None:
         title = "early routing's gain over waiting for the layer's own query"
         table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{title}  {setting}".strip())
         table.title_justify = "left"
-        table.add_column(f"{_HEADINGS.get(y, y)} \\ {_HEADINGS.get(x, x)}")
+        table.add_column(f"{_HEADINGS.get(y, y)} \\ {_HEADINGS.get(x, x)}", overflow="fold")
         columns = list(dict.fromkeys(cell[x] for cell in own))
         for value in columns:
-            table.add_column(str(value), justify="right")
+            table.add_column(str(value), justify="right", overflow="fold")
         for value in dict.fromkeys(cell[y] for cell in own):
             at = {cell[x]: cell for cell in own if cell[y] == value}
             table.add_row(str(value), *(_map_cell(at.get(column)) for column in columns))
@@ -243,9 +248,9 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
     """Print the derivation of every byte."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=name, title_justify="left")
     for heading in ("where", "what", "from"):
-        table.add_column(heading)
-    table.add_column("bytes", justify="right")
-    table.add_column("", justify="right")
+        table.add_column(heading, overflow="fold")
+    table.add_column("bytes", justify="right", overflow="fold")
+    table.add_column("", justify="right", overflow="fold")
     last = ""
     for line in lines:
         place = str(line["place"])

@@ -54,6 +54,13 @@ def test_sweep_writes_the_same_bytes_twice(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
+def test_nothing_is_cut_where_columns_are_many() -> None:
+    done = essim("sweep", SCENARIO)
+    assert done.returncode == 0
+    assert "early routing's gain over waiting" in done.stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" not in done.stdout
+
+
 def test_sweep_json_leaves_nothing_else_on_stdout(tmp_path: Path) -> None:
     out = tmp_path / "r.parquet"
     done = essim("sweep", SCENARIO, *QUICK, "--json", "--out", str(out))
