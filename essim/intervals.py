@@ -28,15 +28,16 @@ PERCENTILES = (5, 50, 95)
 Values = NDArray[np.float64]
 
 
-def step_percentiles_s(
+def drawn_steps_s(
     run: Run, profile: HardwareProfile, finish: Finish, steps: int, seed: int
 ) -> Values | None:
-    """Return percentiles of the mean step over the first `steps` steps, in seconds.
+    """Return the mean step over the first `steps` steps in each draw, in seconds.
 
     Returns
     -------
     array or None
-        The 5th, 50th and 95th percentile; None where no price has a held-out point.
+        [`DRAWS`]; the same draw of two runs has the same errors of their tables. None where no
+        price has a held-out point.
     """
     factors = _factors(run, profile, seed)
     if not factors:
@@ -50,9 +51,8 @@ def step_percentiles_s(
     # Steps differ from one to the next by the router's calls: their mean does so less.
     call_ps = np.diff(run.step_ps[:steps]).std() / np.sqrt(2) if steps > 2 else 0.0
     jitter = np.random.default_rng([seed, steps, 1]).standard_normal(DRAWS)
-    means = mean_ps * drawn + jitter * call_ps / np.sqrt(steps)
-    percentiles: Values = np.percentile(means, PERCENTILES) / PS_PER_S
-    return percentiles
+    means: Values = (mean_ps * drawn + jitter * call_ps / np.sqrt(steps)) / PS_PER_S
+    return means
 
 
 def _factors(run: Run, profile: HardwareProfile, seed: int) -> dict[tuple[str, ...], Values]:

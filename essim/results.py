@@ -80,6 +80,8 @@ COLUMNS: dict[str, str] = {
     "summary_cpu_bytes": "bytes",
     "max_batch": "",
     "decode_gain_frac": "1",
+    "decode_gain_frac_p5": "1",
+    "decode_gain_frac_p95": "1",
     "output_gain_frac": "1",
     "gain_ceiling_frac": "1",
     "output_ceiling_frac": "1",

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from essim.decode import Run, run_decode, run_prefill
 from essim.engines import pick_engine
 from essim.errors import InputError
 from essim.hardware import HardwareProfile, find_profile, load_profile
-from essim.intervals import PERCENTILES, step_percentiles_s
+from essim.intervals import PERCENTILES, Values, drawn_steps_s
 from essim.memory import max_batch, memory, shortage
 from essim.results import Row, empty_row
 from essim.scenario import Scenario
@@ -42,6 +44,7 @@ class Simulator:
     _decodes: dict[str, Run] = field(default_factory=dict)
     _prefills: dict[str, Run] = field(default_factory=dict)
     _longest: dict[str, int] = field(default_factory=dict)
+    _drawn: dict[tuple[str, int], Values | None] = field(default_factory=dict)
 
     def profile(self, name: str) -> HardwareProfile:
         """Return a profile by name or path, loaded once."""
@@ -112,7 +115,7 @@ class Simulator:
         reason = _infeasible(point, profile)
         if reason:
             return row | {"status": "infeasible", "reason": reason}
-        row |= self._times(point) | self._percentiles(point, profile)
+        row |= self._times(point) | self._percentiles(point)
         return row | self._gains(point, row) | self._interval(point, profile)
 
     def _interval(self, point: Scenario, profile: HardwareProfile) -> Row:
@@ -158,18 +161,21 @@ class Simulator:
         output_tokens_per_s = output_tokens / (prefill_s + decode_s)
         return row | {"decode_s": decode_s, "output_tokens_per_s": output_tokens_per_s}
 
-    def _percentiles(self, point: Scenario, profile: HardwareProfile) -> Row:
-        """Return the decode rate's percentiles: fast is where steps are short."""
-        steps, finish = point.workload.output_tokens - 1, pick_engine(self.engine)[1]
-        if not steps:
+    def _draws(self, point: Scenario) -> Values | None:
+        """Return the point's mean step in each draw of its tables' errors, if it has some."""
+        steps, key = point.workload.output_tokens - 1, _key(point)
+        if steps and (key, steps) not in self._drawn:
+            run, profile = self.decode(point), self.profile(point.hardware)
+            finish = pick_engine(self.engine)[1]
+            self._drawn[key, steps] = drawn_steps_s(run, profile, finish, steps, self.seed)
+        return self._drawn.get((key, steps))
+
+    def _percentiles(self, point: Scenario) -> Row:
+        """Return the decode rate's percentiles."""
+        steps_s = self._draws(point)
+        if steps_s is None:
             return {}
-        run = self.decode(point)
-        found = step_percentiles_s(run, profile, finish, steps, self.seed)
-        if found is None:
-            return {}
-        names = (f"decode_tokens_per_s_p{p}" for p in reversed(PERCENTILES))
-        rates = (point.workload.batch / float(step_s) for step_s in found)
-        return dict(zip(names, rates, strict=True))
+        return _of_draws("decode_tokens_per_s", point.workload.batch / steps_s, PERCENTILES)
 
     def _gains(self, point: Scenario, row: Row) -> Row:
         """Return the gain columns: over the baseline routing, and over dense attention."""
@@ -183,6 +189,9 @@ class Simulator:
             base = self._times(baseline)
             gains["decode_gain_frac"] = _gain(row, base, "decode_tokens_per_s")
             gains["output_gain_frac"] = _gain(row, base, "output_tokens_per_s")
+            mine_s, theirs_s = self._draws(point), self._draws(baseline)
+            if mine_s is not None and theirs_s is not None:
+                gains |= _of_draws("decode_gain_frac", theirs_s / mine_s - 1, (5, 95))
             exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
             if isinstance(exposed_s, float) and isinstance(step_s, float):
                 steps = point.workload.output_tokens - 1
@@ -200,6 +209,11 @@ class Simulator:
                 attention_s = sum(s for kind, s in parts_s.items() if kind.startswith("attn_"))
                 gains["dense_ceiling_frac"] = _ceiling(attention_s, sum(parts_s.values()))
         return gains
+
+
+def _of_draws(name: str, draws: Values, percentiles: Sequence[int]) -> Row:
+    """Return a column of each percentile of the draws."""
+    return {f"{name}_p{p}": float(np.percentile(draws, p)) for p in percentiles}
 
 
 def _gain(mine: Row, theirs: Row, rate: str) -> float | None:

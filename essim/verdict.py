@@ -135,28 +135,29 @@ def _break_even_sentence(
 ) -> str:
     """Say from which batch on `routing` is no faster than `reference`, at the longest output."""
 
-    def gain(batch: int) -> float | None:
+    def compared(batch: int) -> Row:
         nearest = at[max(b for b in at if b <= batch)]
         load = nearest.workload.model_copy(update={"batch": batch})
         point = nearest.model_copy(update={"workload": load})
         compare = point.compare.model_copy(update={"baseline": reference})
-        value = simulate(point.model_copy(update={"compare": compare}))["decode_gain_frac"]
-        return None if value is None else float(value)
+        return simulate(point.model_copy(update={"compare": compare}))
 
-    batches = sorted(at)
-    gains = {batch: gain(batch) for batch in batches}
-    known = {batch: value for batch, value in gains.items() if value is not None}
+    def pays(row: Row) -> bool:
+        return float(str(row["decode_gain_frac"])) > 0
+
+    rows = {batch: compared(batch) for batch in sorted(at)}
+    known = {batch: row for batch, row in rows.items() if row["decode_gain_frac"] is not None}
     against = f"Against {reference}, {routing}"
-    tail = f"at {at[batches[0]].workload.output_tokens} output tokens"
+    tail = f"at {next(iter(at.values())).workload.output_tokens} output tokens"
     if not known:
         return f"{against}: nothing to compare {tail}, since {reference} does not run."
     first, last = min(known), max(known)
-    ends = f"{_percent(known[first])} at batch {first}"
+    ends = f"{_sure(known[first])} at batch {first}"
     if first == last:
         return f"{against} gains {ends} {tail}."
-    ends += f", {_percent(known[last])} at batch {last}"
+    ends += f", {_sure(known[last])} at batch {last}"
     exposed = _exposed(simulate(at[last]))
-    wins = [batch for batch, value in known.items() if value > 0]
+    wins = [batch for batch, row in known.items() if pays(row)]
     if not wins:
         return f"{against} does not pay {tail}: {ends} ({exposed} of the step exposed)."
     if wins == list(known):
@@ -167,14 +168,23 @@ def _break_even_sentence(
     low, high = wins[-1], list(known)[len(wins)]
     while high - low > 1:
         middle = (low + high) // 2
-        value = gain(middle)
-        if value is None:
+        row = compared(middle)
+        if row["decode_gain_frac"] is None:
             break
-        low, high = (middle, high) if value > 0 else (low, middle)
+        low, high = (middle, high) if pays(row) else (low, middle)
     return (
         f"{against} stops paying at batch {high} {tail}: {ends}, where {exposed} of the step is "
         "exposed routing."
     )
+
+
+def _sure(row: Row) -> str:
+    """Return a gain, with its 5th and 95th percentile where these do not agree on its sign."""
+    low, high = (row[f"decode_gain_frac_{end}"] for end in ("p5", "p95"))
+    text = _percent(row["decode_gain_frac"])
+    if isinstance(low, float) and isinstance(high, float) and low < 0 < high:
+        text += f" (maybe {low:+.0%} to {high:+.0%})"
+    return text
 
 
 def _exposed(row: Row) -> str:

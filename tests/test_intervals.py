@@ -103,6 +103,25 @@ def test_half_the_draws_are_slow_and_half_are_fast(profile: Path) -> None:
     assert row[PERCENTILES[2]] == pytest.approx(1 / (row["step_s"] - share_s), rel=1e-4)
 
 
+def test_a_gain_is_off_by_what_its_two_runs_share(profile: Path) -> None:
+    """Dense attention a half slower, in layer 0 of both runs: the gain shrinks a little."""
+    hold_out(profile, 1.5)
+    point = scenario(profile, routing="gpu_side-mid")
+    baseline = point.with_routing(point.compare.baseline)
+    mine, base = Simulator().rows([point, baseline])
+    (attention_s,) = {
+        part["time_s"]
+        for run in (point, baseline)
+        for part in Simulator().breakdown(run)
+        if part["part"] == ATTENTION
+    }
+    want = (base["step_s"] + attention_s / 2) / (mine["step_s"] + attention_s / 2) - 1
+    assert 0.01 < want < mine["decode_gain_frac"]
+    found = [mine[f"decode_gain_frac_{end}"] for end in ("p5", "p95")]
+    assert found == pytest.approx([want] * 2, rel=1e-3)
+    assert [base[f"decode_gain_frac_{end}"] for end in ("p5", "p95")] == [0, 0]
+
+
 def test_the_keys_of_a_table_are_off_together(profile: Path) -> None:
     """Four GEMM shapes, each a tenth too slow, right, or too fast at its held-out points."""
     text = profile.read_text()
