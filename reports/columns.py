@@ -88,6 +88,14 @@ _KNOWN = {
         Column("output_tokens_per_s", "end-to-end throughput", "tokens/s", 1.0, 1),
         Column("decode_gain_frac", "decode gain", "%", 100.0, 2, signed=True),
         Column("output_gain_frac", "end-to-end gain", "%", 100.0, 2, signed=True),
+        *(
+            Column(f"{key}_p{p}", f"{label}, {p}th percentile", unit, scale, digits, signed=signed)
+            for key, label, unit, scale, digits, signed in (
+                ("decode_tokens_per_s", "decode throughput", "tokens/s", 1.0, 1, False),
+                ("decode_gain_frac", "decode gain", "%", 100.0, 2, True),
+            )
+            for p in (5, 95)
+        ),
         Column("gain_ceiling_frac", "largest possible decode gain", "%", 100.0, 2, signed=True),
         Column(
             "output_ceiling_frac", "largest possible end-to-end gain", "%", 100.0, 2, signed=True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from plotly.graph_objects import Figure, Scatter
@@ -19,6 +20,7 @@ Metric: TypeAlias = Literal["decode", "output"]
 _RATE = {"decode": "decode_tokens_per_s", "output": "output_tokens_per_s"}
 _GAIN = {"decode": "decode_gain_frac", "output": "output_gain_frac"}
 _BREAK_EVEN = "Below the line at 0 a routing costs more than it saves."
+_BARS = " Bars: 5th to 95th percentile."
 _DOTTED = " Dotted: the largest gain possible, if routing cost nothing."
 
 
@@ -62,6 +64,7 @@ def throughput_over_output(
                 lower = _gain_axis(gains, gain, baseline) | {"domain": [0, 0.4]}
                 figure.update_layout(yaxis_domain=[0.46, 1], yaxis2=lower, xaxis_anchor="y2")
             note = f"Dashed: {gain.label}. {_BREAK_EVEN}" + _DOTTED * len(ceiling)
+            note += _BARS * any(_bars(s, rate) is not None for s in series)
             gaps = _gaps(series, "output_tokens", (rate, gain), baseline)
             figure.layout.meta = {"notes": [note, *gaps] if dashed else gaps}
             figures.append(figure)
@@ -105,6 +108,7 @@ def gain_over_batch(
             _lay_out(figure, title, group, axis="batch")
             figure.update_layout(height=460, yaxis=_gain_axis(gains, gain, baseline))
             note = _BREAK_EVEN + _DOTTED * len(ceiling)
+            note += _BARS * any(_bars(s, gain) is not None for s in gains)
             figure.layout.meta = {"notes": [note, *_gaps(series, "batch", (gain,), baseline)]}
             figures.append(figure)
     return figures
@@ -132,9 +136,32 @@ def _line(series: Series, shown: Column, yaxis: str = "y", dash: str = "solid") 
         connectgaps=False,
         line={"color": series.colour, "width": 2, "dash": dash},
         marker={"color": series.colour, "symbol": series.symbol, "size": 8},
+        error_y=_bars(series, shown),
         hovertext=[hover_text(series.name, row) for row in series.rows],
         hovertemplate="%{hovertext}<extra></extra>",
     )
+
+
+def _bars(series: Series, shown: Column) -> dict[str, object] | None:
+    """Return error bars to a column's 5th and 95th percentile, None where rows have none."""
+    middle = series.values(shown)
+    low, high = (series.values(replace(shown, key=f"{shown.key}_{end}")) for end in ("p5", "p95"))
+    if all(value is None for value in (*low, *high)):
+        return None
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": _apart(high, middle),
+        "arrayminus": _apart(middle, low),
+        "thickness": 1,
+        "width": 3,
+    }
+
+
+def _apart(above: Sequence[float | None], below: Sequence[float | None]) -> list[float | None]:
+    """Return how far each number is above another; below it an end is drawn as none."""
+    pairs = zip(above, below, strict=True)
+    return [None if a is None or b is None else round(max(0.0, a - b), 9) for a, b in pairs]
 
 
 def _ceiling(series: Sequence[Series], yaxis: str) -> list[Scatter]:

@@ -26,7 +26,8 @@ SYMBOLS = ("circle", "square", "diamond", "cross", "star", "x", "triangle-up", "
 SETTING = ("model", "hardware", "input_tokens")
 
 _HOVER = (
-    *("output_tokens", "decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac"),
+    *("output_tokens", "decode_tokens_per_s", "decode_tokens_per_s_p5", "decode_tokens_per_s_p95"),
+    *("decode_gain_frac", "decode_gain_frac_p5", "decode_gain_frac_p95", "gain_ceiling_frac"),
     *("output_tokens_per_s", "output_gain_frac", "prefill_s", "decode_s", "step_s", "tpot_s"),
     *("exposed_routing_s", "gpu_busy_frac", "cpu_busy_frac", "kv_bytes", "summary_gpu_bytes"),
     *("summary_cpu_bytes", "max_batch", "measured_frac"),

@@ -34,6 +34,29 @@ def test_throughput_and_gain_over_output(few: list[Row]) -> None:
     assert [t.showlegend for t in first.data] == [True, True, False, None]
 
 
+def test_percentiles_are_bars(few: list[Row]) -> None:
+    """One point of two has them: 190 to 230 tokens/s around 220, a gain of 4 to 12 % around 10."""
+    ends = {"decode_tokens_per_s_p5": 190.0, "decode_tokens_per_s_p95": 230.0}
+    ends |= {"decode_gain_frac_p5": 0.04, "decode_gain_frac_p95": 0.12}
+    at = ("cpu-mid", 1, 128)
+    rows = [
+        row | ends if (row["routing"], row["batch"], row["output_tokens"]) == at else row
+        for row in few
+    ]
+    figure = throughput_over_output(rows, "gpu-target")[0]
+    bars = [(line.name, line.error_y.array, line.error_y.arrayminus) for line in figure.data]
+    assert bars == [
+        ("gpu-target", None, None),
+        ("cpu-mid", (10.0, None), (30.0, None)),
+        ("cpu-mid", (2.0, None), (6.0, None)),
+        ("if routing cost nothing", None, None),
+    ]
+    assert figure.layout.meta["notes"][0].endswith(" Bars: 5th to 95th percentile.")
+    hover = figure.data[1].hovertext[0]
+    assert "decode gain, 5th percentile: +4.00 %" in hover
+    assert "decode throughput, 95th percentile: 230.0 tokens/s" in hover
+
+
 def test_titles_and_axes(few: list[Row]) -> None:
     layout = throughput_over_output(few, "gpu-target")[0].layout
     assert layout.title.text == "Decode throughput and gain over gpu-target, batch 1"
