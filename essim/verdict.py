@@ -213,7 +213,7 @@ def added_verdict(profiles: Sequence[HardwareProfile]) -> list[str]:
         for profile in profiles
     ]
     return [
-        f"Of {name} something is added to each call of {', '.join(tables)} (beyond_s)."
+        f"On {name} a constant is added to each call of {', '.join(tables)} (beyond_s)."
         for name, tables in found
         if tables
     ]

@@ -42,7 +42,7 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
         ("predicted", "cpu-mix", 256)
     }
     assert found["verdict"][0].startswith("240 cells are both predicted and measured: bias ")
-    added = "Of h200-sxm something is added to each call of norm, act, rope, gemm (beyond_s)."
+    added = "On h200-sxm a constant is added to each call of norm, act, rope, gemm (beyond_s)."
     assert found["verdict"][-1] == added
     assert found["verdict"][-2] == (
         "Calibration has 163 points (batch, context), this run 15; none of its 240 cells are on "

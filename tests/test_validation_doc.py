@@ -7,6 +7,7 @@ from statistics import mean
 
 import pytest
 from h200 import H200, ROOT, chain, table_us
+from h200_decode import trace_table, traced_us
 
 from essim.compare import Comparison, compare
 from essim.realrun import read_facts, read_measured
@@ -148,6 +149,29 @@ def test_the_errors_without_it(shipped: Comparison) -> None:
         percents = f"{100 * mean(errors):+.2f} % | {100 * mean(map(abs, errors)):.2f} %"
         lines.append(f"`{mode}` | {len(errors)} | {percents}")
     assert documented("The third stream", 1) == lines
+
+
+def test_the_ops_of_a_traced_step() -> None:
+    mode, shapes = "gpu-target-fused", {"gemm_qkv": (6144, 4096), "gemm_o": (4096, 4096)}
+    shapes |= {"gemm_gate_up": (28672, 4096), "gemm_down": (4096, 14336)}
+    (stamp_us,) = (
+        float(line.strip("| ").split(" | ")[-1])
+        for line in trace_table()
+        if line.startswith(f"| `{mode}` |")
+    )
+    lines = []
+    for op in ("norm", "rope", "act", *shapes):
+        keys = dict(zip(("n", "k"), shapes[op], strict=True)) if op in shapes else {}
+        table = op.split("_")[0]
+        price_us = table_us(table, 1, **keys, **({"dtype": "bf16"} if keys else {}))
+        added_us = 1e6 * H200.spec.tables[table].beyond_s.value
+        real_us = traced_us(mode, op) - stamp_us
+        numbers = (price_us - added_us, added_us, price_us, real_us)
+        lines.append(f"`{op}` | " + " | ".join(f"{number:.2f}" for number in numbers))
+    assert documented("The third stream", 2) == lines
+    assert f"less a stamp of {stamp_us:.2f} on each op" in " ".join(
+        section("The third stream").split()
+    )
 
 
 def test_the_errors_of_the_pool(shipped: Comparison) -> None:
