@@ -225,6 +225,7 @@ def list_(
         except ValueError as error:
             message, _, hint = str(error).partition("; ")
             raise InputError(message, hint) from None
+        entries = entries or [{"name": name, "about": "nothing measured"}]
     if as_json:
         print_json({what.value: entries})
     else:

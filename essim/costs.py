@@ -166,7 +166,7 @@ class CostModel:
     def _beyond(self, work: Work, price: Price) -> Price:
         """Add what each call takes that the table does not hold."""
         beyond = self.profile.spec.tables[work.table].beyond_s
-        if beyond is None or any(work.keys.get(k) != v for k, v in beyond.only.items()):
+        if beyond is None or any(str(work.keys.get(k)) != str(v) for k, v in beyond.only.items()):
             return price
         mean = price.mean_s + beyond.value
         rank = np.maximum(price.rank, _rank(beyond.source))

@@ -102,14 +102,9 @@ class HeldOut(Strict):
 class Beyond(Sourced[Seconds]):
     """What each call takes that a table does not hold: with all keys in `only`, or always."""
 
-    only: dict[str, str] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _one_value(self) -> Beyond:
-        """Refuse a range: the table beside it has none."""
-        if self.low is not None:
-            raise ValueError("it has one value and no range")
-        return self
+    low: None = None  # the table beside it has no range
+    high: None = None
+    only: dict[str, int | str] = Field(default_factory=dict)
 
 
 class TableSpec(Strict):
@@ -256,8 +251,9 @@ def find_profile(name: str, folder: Path) -> Path:
         if _is_file(place / f"{name}.yaml"):
             return place / f"{name}.yaml"
     known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
-    made = f"`essim measure --profile {name}` makes one of this machine"
-    raise ValueError(f"no hardware profile {name!r} ({made}); {nearest_hint(name, known)}")
+    made = f" (`essim measure --profile {name}` makes one of this machine)"
+    made = made if name and Path(name).name == name and not Path(name).suffix else ""
+    raise ValueError(f"no hardware profile {name!r}{made}; {nearest_hint(name, known)}")
 
 
 def _is_file(path: Path) -> bool:
@@ -293,6 +289,9 @@ def load_profile(file: Path) -> HardwareProfile:
         if not path.exists():
             raise document.error(f"the table file {path} does not exist", at=("tables", name))
         tables[name] = read_table(path, name, table.keys, table.axes)
+        if table.beyond_s and not tables[name].has(table.beyond_s.only):
+            where = ("tables", name, "beyond_s", "only")
+            raise document.error("the table has no rows with these keys", at=where)
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}

@@ -128,11 +128,13 @@ def find_scenario(name: str) -> Path:
         If it is a name, and of neither.
     """
     file, by_name = Path(name), shipped("scenarios") / f"{name}.yaml"
-    if by_name.exists() and not file.exists():
+    if by_name.exists() and not file.is_file():
         return by_name
-    if file.name == name and not file.suffix and not file.exists():
+    if not file.suffix and not file.is_file():
         known = sorted(shipped_file.stem for shipped_file in by_name.parent.glob("*.yaml"))
-        raise InputError(f"no scenario {name!r}", nearest_hint(name, known))
+        written = file.with_suffix(".yaml") if file.name else file
+        hint = f"Did you mean {str(written)!r}?" if written.is_file() else ""
+        raise InputError(f"no scenario {name!r}", hint or nearest_hint(file.name, known))
     return file
 
 

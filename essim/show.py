@@ -187,7 +187,7 @@ def _warn(rows: Sequence[Row], provisional: bool) -> None:
         (float(r["measured_frac"]) for r in rows if r["measured_frac"] is not None), default=1.0
     )
     if least < _MEASURED_ENOUGH:
-        weak = " ".join(f"{source} ({' '.join(kinds)})" for source, kinds in _weak(rows).items())
+        weak = ", ".join(f"{source} ({' '.join(kinds)})" for source, kinds in _weak(rows).items())
         print(f"Only {least:.0%} of the decode time is measured or interpolated. The rest is")
         print(f"{weak}: compare with care.")
 
@@ -196,6 +196,8 @@ def _weak(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return by source the op kinds of a step that some row does not have measured."""
     kinds: dict[str, set[str]] = {}
     for row in rows:
+        if row["price_sources"] is None:
+            continue
         for part in str(row["price_sources"]).split("; "):
             source, _, names = part.partition(": ")
             if source not in ("measured", "interpolated"):

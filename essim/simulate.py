@@ -190,7 +190,8 @@ class Simulator:
             gains["decode_gain_frac"] = _gain(row, base, "decode_tokens_per_s")
             gains["output_gain_frac"] = _gain(row, base, "output_tokens_per_s")
             mine_s, theirs_s = self._draws(point), self._draws(baseline)
-            if mine_s is not None and theirs_s is not None:
+            if mine_s is not None or theirs_s is not None:
+                mine_s, theirs_s = _or_step(mine_s, row), _or_step(theirs_s, base)
                 gains |= _of_draws("decode_gain_frac", theirs_s / mine_s - 1, (5, 95))
             exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
             if isinstance(exposed_s, float) and isinstance(step_s, float):
@@ -209,6 +210,11 @@ class Simulator:
                 attention_s = sum(s for kind, s in parts_s.items() if kind.startswith("attn_"))
                 gains["dense_ceiling_frac"] = _ceiling(attention_s, sum(parts_s.values()))
         return gains
+
+
+def _or_step(draws_s: Values | None, times: Row) -> Values:
+    """Return the draws; without held-out points a step is as predicted in each."""
+    return np.asarray(times["step_s"] if draws_s is None else draws_s, dtype=np.float64)
 
 
 def _of_draws(name: str, draws: Values, percentiles: Sequence[int]) -> Row:

@@ -163,6 +163,11 @@ class Table:
         """Return the grid whose keys equal those of `point`, if the table has one."""
         return self.grids.get(tuple(str(point.get(key)) for key in self.keys))
 
+    def has(self, some: Mapping[str, object]) -> bool:
+        """Return whether some grid has all these keys."""
+        wanted = {(key, str(value)) for key, value in some.items()}
+        return any(wanted <= set(zip(self.keys, keys, strict=True)) for keys in self.grids)
+
 
 def read_table(file: Path, name: str, keys: Sequence[str], axes: Sequence[str]) -> Table:
     """Read and check a table.

@@ -32,7 +32,7 @@ def run_verdict(point: Scenario, row: Row) -> str:
         against = f"is the baseline; routing that cost nothing would gain {ceiling}"
     else:
         ceiling = _percent(row["gain_ceiling_frac"])
-        against = f"decodes {_faster(gain)} than {baseline} (ceiling {ceiling})"
+        against = f"decodes {_faster(gain)} than {baseline}{_maybe(row)} (ceiling {ceiling})"
     exposed = float(row["exposed_routing_s"] or 0.0) / float(step)
     dense = ""
     if routing != "none":
@@ -122,10 +122,10 @@ def _group_verdict(
 
 def _gain_sentence(routing: str, baseline: str, ends: Sequence[Row]) -> str:
     first, last = ends
-    text = f"{routing} decodes {_faster(first['decode_gain_frac'])} than {baseline} at batch "
-    text += f"{first['batch']} and {first['output_tokens']} output tokens"
+    text = f"{routing} decodes {_faster(first['decode_gain_frac'])} than {baseline}"
+    text += f"{_maybe(first)} at batch {first['batch']} and {first['output_tokens']} output tokens"
     if first is not last:
-        text += f", {_faster(last['decode_gain_frac'])} at {last['output_tokens']}"
+        text += f", {_faster(last['decode_gain_frac'])}{_maybe(last)} at {last['output_tokens']}"
     end_to_end, ceiling = (_percent(last[k]) for k in ("output_gain_frac", "gain_ceiling_frac"))
     return f"{text} (end to end {end_to_end}; a routing that cost nothing: {ceiling})."
 
@@ -152,10 +152,10 @@ def _break_even_sentence(
     if not known:
         return f"{against}: nothing to compare {tail}, since {reference} does not run."
     first, last = min(known), max(known)
-    ends = f"{_sure(known[first])} at batch {first}"
+    ends = f"{_percent(known[first]['decode_gain_frac'])}{_maybe(known[first])} at batch {first}"
     if first == last:
         return f"{against} gains {ends} {tail}."
-    ends += f", {_sure(known[last])} at batch {last}"
+    ends += f", {_percent(known[last]['decode_gain_frac'])}{_maybe(known[last])} at batch {last}"
     exposed = _exposed(simulate(at[last]))
     wins = [batch for batch, row in known.items() if pays(row)]
     if not wins:
@@ -178,13 +178,12 @@ def _break_even_sentence(
     )
 
 
-def _sure(row: Row) -> str:
-    """Return a gain, with its 5th and 95th percentile where these do not agree on its sign."""
-    low, high = (row[f"decode_gain_frac_{end}"] for end in ("p5", "p95"))
-    text = _percent(row["decode_gain_frac"])
+def _maybe(row: Row) -> str:
+    """Return a gain's 5th and 95th percentile where these do not agree on its sign."""
+    low, high = (row.get(f"decode_gain_frac_{end}") for end in ("p5", "p95"))
     if isinstance(low, float) and isinstance(high, float) and low < 0 < high:
-        text += f" (maybe {low:+.0%} to {high:+.0%})"
-    return text
+        return f" (maybe {low:+.0%} to {high:+.0%})"
+    return ""
 
 
 def _exposed(row: Row) -> str:

@@ -64,9 +64,10 @@ def throughput_over_output(
                 lower = _gain_axis(gains, gain, baseline) | {"domain": [0, 0.4]}
                 figure.update_layout(yaxis_domain=[0.46, 1], yaxis2=lower, xaxis_anchor="y2")
             note = f"Dashed: {gain.label}. {_BREAK_EVEN}" + _DOTTED * len(ceiling)
-            note += _BARS * any(_bars(s, rate) is not None for s in series)
+            bars = _BARS * any(_bars(s, rate) is not None for s in series)
+            note = (note if dashed else "") + bars
             gaps = _gaps(series, "output_tokens", (rate, gain), baseline)
-            figure.layout.meta = {"notes": [note, *gaps] if dashed else gaps}
+            figure.layout.meta = {"notes": [note.strip(), *gaps] if note else gaps}
             figures.append(figure)
     return figures
 

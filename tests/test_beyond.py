@@ -85,7 +85,24 @@ def test_it_is_said_where_tables_are_listed(tmp_path: Path) -> None:
     assert norm[3:] == ["about 2 us each, one significant digit"]
 
 
+def test_keys_that_the_table_has_not_are_refused(tmp_path: Path) -> None:
+    for number, only in enumerate(("{dtpye: bf16}", "{dtype: BF16}", "{n: 1}")):
+        (tmp_path / str(number)).mkdir()
+        text = f"value: 0.5 us, source: measured, only: {only}"
+        with pytest.raises(
+            InputError, match=r"gemm\.beyond_s\.only: the table has no rows with these keys"
+        ):
+            load_profile(profile(tmp_path / str(number), text, "gemm"))
+    (tmp_path / "n").mkdir()
+    text = "value: 0.5 us, source: measured, only: {n: 6144}"
+    found = CostModel(load_profile(profile(tmp_path / "n", text, "gemm")), CASE)
+    plain = CostModel(load_profile(FIRST_DAY), CASE)
+    for kind, added_s in (("gemm_qkv", 0.5e-6), ("gemm_o", 0.0)):
+        added = found.price(kind, ONE).mean_s - plain.price(kind, ONE).mean_s
+        assert added == pytest.approx([added_s])
+
+
 def test_a_range_is_refused(tmp_path: Path) -> None:
     number = "value: 1 us, low: 0.5 us, high: 2 us, source: measured"
-    with pytest.raises(InputError, match="it has one value and no range"):
+    with pytest.raises(InputError, match=r"norm\.beyond_s\.low: input should be None"):
         load_profile(profile(tmp_path, number))

@@ -30,6 +30,12 @@ def test_run_prints_a_table_the_parts_and_a_verdict() -> None:
     assert "The hardware profile is provisional" in weak.stdout
     weak = essim("run", SCENARIO, *QUICK, "--set", "hardware=a100-80gb")
     assert "Only 0% of the decode time is measured or interpolated." in weak.stdout
+    batches = ("--set", "hardware=a100-80gb", "--set", "sweep.workload.batch=[1,512]")
+    weak = essim("sweep", SCENARIO, "--set", "workload.output_tokens=32", *batches)
+    assert "points do not run" in weak.stdout
+    (line,) = (line for line in weak.stdout.splitlines() if line.endswith(": compare with care."))
+    assert line.startswith("roofline (act ")
+    assert "None" not in line
 
 
 def test_run_json_is_one_object() -> None:
@@ -222,3 +228,6 @@ def test_a_misspelt_scenario_gets_a_suggestion() -> None:
     done = essim("run", "earlyselct-40k")
     assert done.returncode == 2
     assert done.stderr == "no scenario 'earlyselct-40k'. Did you mean 'earlyselect-40k'?\n"
+    done = essim("run", "scenarios/earlyselect-40k")
+    said = "no scenario 'scenarios/earlyselect-40k'. Did you mean 'scenarios/earlyselect-40k.yaml'?"
+    assert (done.returncode, done.stderr) == (2, f"{said}\n")

@@ -52,6 +52,11 @@ def test_percentiles_are_bars(few: list[Row]) -> None:
         ("if routing cost nothing", None, None),
     ]
     assert figure.layout.meta["notes"][0].endswith(" Bars: 5th to 95th percentile.")
+    alone = [row for row in rows if row["routing"] == "gpu-target"]
+    alone = [row | {"decode_tokens_per_s_p5": 180.0} for row in alone]
+    bars_alone = throughput_over_output(alone, "gpu-target")[0]
+    assert bars_alone.data[0].error_y.arrayminus == (20.0, 10.0)
+    assert "Bars: 5th to 95th percentile." in bars_alone.layout.meta["notes"][0]
     hover = figure.data[1].hovertext[0]
     assert "decode gain, 5th percentile: +4.00 %" in hover
     assert "decode throughput, 95th percentile: 230.0 tokens/s" in hover
