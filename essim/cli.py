@@ -188,10 +188,7 @@ def measure(
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise AbsentError(
-            "measuring needs torch",
-            TORCH_HINT,
-        ) from None
+        raise AbsentError("measuring needs torch", TORCH_HINT) from None
     from essim import listing, show
 
     with show.table_progress() as tell:

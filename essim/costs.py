@@ -94,7 +94,8 @@ class CostModel:
             return Price(np.asarray(constant.value), _rank(constant.source))
         known = work.table in spec.tables
         price = self._looked_up(work) if known and not self._mismatch(work) else None
-        price = price and self._beyond(work, price)
+        if price is not None:
+            price = self._beyond(work, price)
         if work.stand_in_tokens is not None and (price is None or np.max(price.rank) > _INSIDE):
             return self._stand_in(work, work.stand_in_tokens, point)
         if price is not None:

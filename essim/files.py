@@ -40,6 +40,14 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
             draft.unlink(missing_ok=True)
 
 
+def is_there(file: Path) -> bool:
+    """Return whether a file or a pipe is there; a name that no file can have is not."""
+    try:
+        return file.exists() and not file.is_dir()
+    except OSError:
+        return False
+
+
 def check_ending(file: Path) -> None:
     """Raise `InputError` unless `file` ends in ``.csv`` or ``.parquet``."""
     if file.suffix not in (".csv", ".parquet"):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import Field, model_validator
 
+from essim.files import is_there
 from essim.heldout import Ratios, heldout_file, ratios
 from essim.tables import Table, read_table
 from essim.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
@@ -244,24 +245,16 @@ def find_profile(name: str, folder: Path) -> Path:
         If it is nowhere.
     """
     if name.endswith((".yaml", ".yml")):
-        if not _is_file(folder / name):
+        if not is_there(folder / name):
             raise ValueError(f"no file {folder / name}; Check the path")
         return folder / name
     for place in profile_folders():
-        if _is_file(place / f"{name}.yaml"):
+        if is_there(place / f"{name}.yaml"):
             return place / f"{name}.yaml"
     known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
     made = f" (`essim measure --profile {name}` makes one of this machine)"
     made = made if name and Path(name).name == name and not Path(name).suffix else ""
     raise ValueError(f"no hardware profile {name!r}{made}; {nearest_hint(name, known)}")
-
-
-def _is_file(path: Path) -> bool:
-    """Return whether a file is there; a name that no file can have is not."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def load_profile(file: Path) -> HardwareProfile:

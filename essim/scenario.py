@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from essim.configs import expand_model
 from essim.errors import InputError
+from essim.files import is_there
 from essim.hardware import find_profile, shipped
 from essim.model import ATTENDS, Count, ModelShape
 from essim.routing import PRESETS, Routing, expand_preset
@@ -128,12 +129,14 @@ def find_scenario(name: str) -> Path:
         If it is a name, and of neither.
     """
     file, by_name = Path(name), shipped("scenarios") / f"{name}.yaml"
-    if by_name.exists() and not file.is_file():
+    if is_there(file):
+        return file
+    if is_there(by_name):
         return by_name
-    if not file.suffix and not file.is_file():
+    if not file.suffix:
         known = sorted(shipped_file.stem for shipped_file in by_name.parent.glob("*.yaml"))
         written = file.with_suffix(".yaml") if file.name else file
-        hint = f"Did you mean {str(written)!r}?" if written.is_file() else ""
+        hint = f"Did you mean {str(written)!r}?" if is_there(written) else ""
         raise InputError(f"no scenario {name!r}", hint or nearest_hint(file.name, known))
     return file
 

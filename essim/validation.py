@@ -74,10 +74,7 @@ def validate(
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise AbsentError(
-            "a real run needs torch",
-            TORCH_HINT,
-        ) from None
+        raise AbsentError("a real run needs torch", TORCH_HINT) from None
     from essim import show
     from essim.compare import compare as compared
     from essim.files import check_outputs

@@ -224,10 +224,19 @@ def test_a_profiles_tables_are_listed_by_name() -> None:
         assert (done.returncode, said in done.stderr) == (2, True)
 
 
+def test_a_scenario_may_come_through_a_pipe() -> None:
+    command = [sys.executable, "-m", "essim", "run", "/dev/stdin", *QUICK]
+    text = Path(SCENARIO).read_text()
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_misspelt_scenario_gets_a_suggestion() -> None:
     done = essim("run", "earlyselct-40k")
     assert done.returncode == 2
     assert done.stderr == "no scenario 'earlyselct-40k'. Did you mean 'earlyselect-40k'?\n"
+    done = essim("run", 300 * "a")
+    assert done.stderr.startswith(f"no scenario '{300 * 'a'}'. Known: earlyselect-40k, ")
     done = essim("run", "scenarios/earlyselect-40k")
     said = "no scenario 'scenarios/earlyselect-40k'. Did you mean 'scenarios/earlyselect-40k.yaml'?"
     assert (done.returncode, done.stderr) == (2, f"{said}\n")
