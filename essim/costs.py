@@ -94,8 +94,6 @@ class CostModel:
             return Price(np.asarray(constant.value), _rank(constant.source))
         known = work.table in spec.tables
         price = self._looked_up(work) if known and not self._mismatch(work) else None
-        if price is not None:
-            price = self._beyond(work, price)
         if work.stand_in_tokens is not None and (price is None or np.max(price.rank) > _INSIDE):
             return self._stand_in(work, work.stand_in_tokens, point)
         if price is not None:
@@ -161,16 +159,6 @@ class CostModel:
         ratio = self.floor_s(work, values) / there.floor_s(reference, values)
         mean = np.maximum(price.mean_s * ratio, self.floor_s(work))
         rank = np.maximum(price.rank, _rank("scaled"))
-        spread = None if price.spread is None else price.spread.scaled_to(mean)
-        return self._beyond(work, Price(mean, rank, spread, price.origin))
-
-    def _beyond(self, work: Work, price: Price) -> Price:
-        """Add what each call takes that the table does not hold."""
-        beyond = self.profile.spec.tables[work.table].beyond_s
-        if beyond is None or any(str(work.keys.get(k)) != str(v) for k, v in beyond.only.items()):
-            return price
-        mean = price.mean_s + beyond.value
-        rank = np.maximum(price.rank, _rank(beyond.source))
         spread = None if price.spread is None else price.spread.scaled_to(mean)
         return Price(mean, rank, spread, price.origin)
 

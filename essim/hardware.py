@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from essim.files import is_there
 from essim.heldout import Ratios, heldout_file, ratios
 from essim.tables import Table, read_table
-from essim.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+from essim.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Settings
 from essim.yamlfile import Strict, nearest_hint, read_yaml, validate
 
 T = TypeVar("T")
@@ -100,30 +100,29 @@ class HeldOut(Strict):
     worst_frac: Annotated[float, Field(ge=0)]
 
 
-class Beyond(Sourced[Seconds]):
-    """What each call takes that a table does not hold: with all keys in `only`, or always."""
-
-    low: None = None  # the table beside it has no range
-    high: None = None
-    only: dict[str, int | str] = Field(default_factory=dict)
-
-
 class TableSpec(Strict):
     """How to read one table file, and for which settings its times hold.
 
-    `holds_for` maps a setting to the values the table was measured with: a point with another
-    value is not in the table.
+    `holds_for` maps a setting to the values the table holds for: a point with another value is not
+    in the table. `jumps` are ticks of an axis right after which its times jump.
     """
 
     keys: list[str] = Field(default_factory=list)
     axes: Annotated[list[str], Field(min_length=1)]
-    holds_for: dict[str, list[int | str]] = Field(default_factory=dict)
+    jumps: dict[str, list[float]] = Field(default_factory=dict)
+    holds_for: dict[str, Settings] = Field(default_factory=dict)
     source: Literal["measured", "published"]
     reference: str
     date: Annotated[str, Field(pattern=DATE)]
     note: str = ""
-    beyond_s: Beyond | None = None
     heldout: HeldOut | None = None
+
+    @model_validator(mode="after")
+    def _jumps_along_axes(self) -> TableSpec:
+        for axis in self.jumps:
+            if axis not in self.axes:
+                raise ValueError(f"jumps along {axis!r}, no axis; {nearest_hint(axis, self.axes)}")
+        return self
 
 
 class ProfileSpec(Strict):
@@ -281,10 +280,7 @@ def load_profile(file: Path) -> HardwareProfile:
         path = table_file(file, name)
         if not path.exists():
             raise document.error(f"the table file {path} does not exist", at=("tables", name))
-        tables[name] = read_table(path, name, table.keys, table.axes)
-        if table.beyond_s and not tables[name].has(table.beyond_s.only):
-            where = ("tables", name, "beyond_s", "only")
-            raise document.error("the table has no rows with these keys", at=where)
+        tables[name] = read_table(path, name, table.keys, table.axes, table.jumps)
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}

@@ -58,8 +58,6 @@ def _about(spec: _hardware.ProfileSpec) -> str:
     for name, table in spec.tables.items():
         held = table.heldout
         errors = f"{held.median_frac:.1%}, worst {held.worst_frac:.1%}" if held else "unchecked"
-        if table.beyond_s:
-            errors += f", {1e6 * table.beyond_s.value:.3g} us added"
         tables.append(f"{name} ({errors})")
     found = ", ".join(tables)
     measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
@@ -78,9 +76,6 @@ def tables(file: Path) -> Entries:
             errors = f"{held.points} held out: median error {held.median_frac:.1%}"
             errors += f", worst {held.worst_frac:.1%}"
         about = f"{points} points; {errors}"
-        if table.beyond_s:
-            about += f"; {1e6 * table.beyond_s.value:.3g} us a call are added to it"
-            about += "".join(f" ({key} {value})" for key, value in table.beyond_s.only.items())
         about += f"; {table.note}" if table.note else ""
         entries.append({"name": name, "about": about})
     return entries

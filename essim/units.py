@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 PS_PER_S = 1_000_000_000_000
 GIB = 1 << 30
@@ -59,6 +59,20 @@ Seconds = Annotated[float, _quantity("seconds"), Field(ge=0, allow_inf_nan=False
 Bytes = Annotated[float, _quantity("bytes"), Field(gt=0, allow_inf_nan=False)]
 BytesPerSecond = Annotated[float, _quantity("bytes/s"), Field(gt=0, allow_inf_nan=False)]
 FlopsPerSecond = Annotated[float, _quantity("FLOP/s"), Field(gt=0, allow_inf_nan=False)]
+
+
+def _spelled_out(values: list[int | str]) -> list[int | str]:
+    """Return settings with every span of whole numbers, such as ``32..64``, spelled out."""
+    found: list[int | str] = []
+    for value in values:
+        ends = re.fullmatch(r"(\d+)\.\.(\d+)", str(value))
+        if ends and int(ends[2]) < int(ends[1]):
+            raise ValueError(f"{value} is empty; write the smaller number first")
+        found += range(int(ends[1]), int(ends[2]) + 1) if ends else [value]
+    return found
+
+
+Settings = Annotated[list[int | str], AfterValidator(_spelled_out)]
 
 
 def format_seconds(value_s: float | None) -> str:

@@ -117,12 +117,11 @@ def _deliver(
     from essim.compare import PAIR_COLUMNS
     from essim.files import write_files
     from essim.results import result_files
-    from essim.verdict import added_verdict, comparison_verdict, machine_verdict
+    from essim.verdict import comparison_verdict, machine_verdict
 
     points = {k: v for profile in profiles for k, v in calibration_points(profile).items()}
     sentences = machine_verdict(profiles, about["run"])
     sentences += comparison_verdict(result, points, on_the_grid(result.pairs, points))
-    sentences += added_verdict(profiles)
     files = {} if out is None else result_files(result.pairs, out, about, PAIR_COLUMNS)
     if html is not None:
         files[html] = pages.comparison(result, points, steps, sentences, about)

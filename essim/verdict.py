@@ -205,19 +205,6 @@ def _faster(value: object) -> str:
     return f"{abs(gain):.1%} {'faster' if gain >= 0 else 'slower'}"
 
 
-def added_verdict(profiles: Sequence[HardwareProfile]) -> list[str]:
-    """Return a sentence on each profile with tables that something is added to."""
-    found = [
-        (profile.spec.name, [name for name, table in profile.spec.tables.items() if table.beyond_s])
-        for profile in profiles
-    ]
-    return [
-        f"On {name} a constant is added to each call of {', '.join(tables)} (beyond_s)."
-        for name, tables in found
-        if tables
-    ]
-
-
 def comparison_verdict(
     result: Comparison, points: Mapping[str, Sequence[tuple[int, int]]], on_grid: Sequence[Row]
 ) -> list[str]:

@@ -27,7 +27,7 @@ def held_out_error(bench: Bench, folder: Path) -> dict[str, float | int] | None:
     file, heldout_file = result_files(folder, bench.table)
     if not bench.heldout:
         return None
-    table = read_table(file, bench.table, bench.keys, bench.axes)
+    table = read_table(file, bench.table, bench.keys, bench.axes, bench.jumps)
     # A quicker run may have held out points that are in this table.
     wanted = {_place(bench, place) for place in bench.heldout}
     found = ratios(table, heldout_file, lambda row: _place(bench, row) in wanted)
@@ -57,6 +57,8 @@ def table_specs(benches: Sequence[Bench], folder: Path, date: str) -> dict[str, 
     for bench in benches:
         spec: dict[str, Any] = {"keys": list(bench.keys)} if bench.keys else {}
         spec["axes"] = list(bench.axes)
+        if bench.jumps:
+            spec["jumps"] = {axis: list(ticks) for axis, ticks in bench.jumps.items()}
         if bench.holds_for:
             spec["holds_for"] = {key: list(values) for key, values in bench.holds_for.items()}
         spec |= {"source": "measured", "reference": bench.reference, "date": date}

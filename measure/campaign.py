@@ -52,6 +52,8 @@ class Bench:
         Sets a point up; called once a point.
     holds_for
         Settings the table was measured with.
+    jumps
+        Ticks of an axis right after which the kernel does more at once.
     """
 
     table: str
@@ -64,6 +66,7 @@ class Bench:
     reference: str
     keys: tuple[str, ...] = ()
     holds_for: Mapping[str, Sequence[Axis]] = field(default_factory=dict)
+    jumps: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def grid(**ticks: Sequence[Axis]) -> tuple[Place, ...]:

@@ -25,7 +25,7 @@ DTYPE = torch.float32
 class Plan:
     """What is measured: a model, a selector, and ticks of the axes.
 
-    `pages` are other numbers of pages for which the CPU router takes as long as for the selector's.
+    `most_pages` is up to how many chosen pages routers take as long as for the selector's.
     """
 
     model: ModelShape
@@ -37,7 +37,7 @@ class Plan:
     contexts: tuple[int, ...]
     prompts: tuple[int, ...]
     selected: tuple[int, ...]
-    pages: tuple[int, ...] = ()
+    most_pages: int = 0
     seed: int = 0
 
     @property
@@ -62,7 +62,7 @@ ROUTER_PLAN = Plan(
     contexts=(4096, 6144, 8192, 10240, 12288),
     prompts=(),
     selected=(128,),
-    pages=(64,),
+    most_pages=64,
 )
 
 

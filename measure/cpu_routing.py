@@ -35,7 +35,8 @@ def router_benches(plan: Plan) -> list[Bench]:
 
 def _conditions(plan: Plan) -> dict[str, list[int | str]]:
     pages: dict[str, list[int | str]] = {"page_tokens": [plan.page_tokens]}
-    pages |= {"top_pages": [plan.top_pages, *plan.pages], "channels": [plan.channels]}
+    top: int | str = f"{plan.top_pages}..{plan.most_pages}" if plan.most_pages else plan.top_pages
+    pages |= {"top_pages": [top], "channels": [plan.channels]}
     heads = attention_conditions(plan)
     del heads["kv_dtype"]
     return heads | pages | {"selector": ["rocketkv"]}
@@ -180,7 +181,10 @@ def _cpu_update(plan: Plan) -> Bench:
         return Ready(lambda: float(next(seconds)), batch * m.kv_width * 4, _ROUTER_CALLS)
 
     axes = {"threads": plan.threads, "batch": plan.batches}
-    reference = "C++ router, from the request word to the answer word, a route between two updates"
+    reference = (
+        "C++ router, from the request word to the answer word, a route between two updates, over "
+        "all places of a page"
+    )
     return _router_bench("cpu_update", plan, axes, prepare, reference)
 
 

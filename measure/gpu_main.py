@@ -38,7 +38,6 @@ def measure_gpu(
     threads = tuple(t for t in ROUTER_PLAN.threads if t < cores) or (max(1, cores - 1),)
     plan = Plan(**(vars(ROUTER_PLAN) | {"threads": threads}))
     routers = router_benches(plan)
-    campaign.run(routers, folder, on_progress)
     require_gpu()
     facts = machine_facts(("torch", "triton", "numpy", "essim")) | gpu_facts()
     spec = profile_spec(name, facts, cores)
@@ -52,6 +51,8 @@ def measure_gpu(
     # Reading alone is a little faster than a copy, but never by half.
     most = 1.5 * float(spec["gpu"]["bandwidth_bytes_per_s"]["value"].split()[0])
     campaign.run(benches, folder, on_progress, _QUICK_CALLS if quick else None, most)
+    # Last: on a host just started the router was seen to take half as long again for a minute.
+    campaign.run(routers, folder, on_progress)
     spec["tables"] = calibrate.table_specs([*benches, *routers], folder, str(facts["date"]))
     file = out / f"{name}.yaml"
     calibrate.write_profile(file, spec)

@@ -32,6 +32,8 @@ BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 17, 20, 24, 28, 32)
 # Of routers: the fused one spreads its work otherwise from batch 3, 9 and 17 on.
 ROUTER_BATCHES = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32)
 CONTEXTS = (4096, 6144, 8192, 10240, 12288)
+# Right after them a scan is spread otherwise, or over a power of two of pages twice as large.
+JUMPS = {"context_tokens": (4096, 8192)}
 TOP_PAGES = (32, 64)
 PROMPTS = (
     *(512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192, 10240, 12288),
@@ -77,6 +79,7 @@ def gpu_bench(
     least: int = 48,
     calls: int = 20,
     slot: str = "",
+    jumps: Mapping[str, Sequence[int]] | None = None,
 ) -> Bench:
     """Return the bench of a table; `make` gives a point's launches in rotation and their bytes.
 
@@ -112,6 +115,7 @@ def gpu_bench(
         source_hash=gpu_table_hash(table),
         reference=IN_A_LAYER if slot or table in SMALL else IN_A_CHAIN,
         holds_for=holds_for,
+        jumps=jumps or {},
     )
 
 
@@ -147,15 +151,17 @@ def router_benches() -> list[Bench]:
             ROUTER | {"channels": [32]},
             dtype="e5m2",
             slot="route",
+            jumps=JUMPS,
         ),
         gpu_bench(
             "gpu_route_stepwise",
             axes,
             _stepwise,
-            # Its top-k takes as long for the one as for the other.
-            ROUTER | {"top_pages": TOP_PAGES},
+            # Its top-k is a radix over all pages, however many are wanted.
+            ROUTER | {"top_pages": ["{}..{}".format(*TOP_PAGES)]},
             dtype="e5m2",
             slot="route",
+            jumps=JUMPS,
         ),
         gpu_bench(
             "gpu_proxy",
@@ -264,4 +270,5 @@ def side_stream_bench() -> Bench:
         reference="a step with the router on a second stream minus the step without, per routed "
         "layer; rank-128 proxy on the second stream, forked after o_proj",
         holds_for=ROUTER | {"anchor": ["mid"], "projection_rank": [SHAPE.rank], "channels": [32]},
+        jumps=JUMPS,
     )

@@ -21,7 +21,7 @@ def gpu_sources() -> list[Path]:
     """Return the files of the GPU kernels."""
     names = (
         *("attention", "attention_kernels", "chain", "flow", "mailbox", "projection"),
-        *("router_fused", "router_stepwise", "stage1", "stepwise_kernels"),
+        *("router_fused", "router_stepwise", "stage1", "stepwise_kernels", "widen"),
     )
     files = [KERNELS / f"{name}.py" for name in names]
     return [*files, *KERNELS.rglob("*.cu"), *KERNELS.rglob("*.cuh")]
@@ -45,7 +45,7 @@ _TABLE_SOURCES = {
     **dict.fromkeys(("publish", "await", "summary_d2h"), ("mailbox",)),
     "gpu_side_slowdown": (
         *("chain", "flow", "projection", "attention", "attention_kernels"),
-        *("router_fused", "router_stepwise", "stepwise_kernels"),
+        *("router_fused", "router_stepwise", "stepwise_kernels", "widen"),
     ),
 }
 

@@ -12,11 +12,10 @@ H200 = load_profile(find_profile("h200-sxm", ROOT))
 
 
 def table_us(table: str, *point: float, **keys: object) -> float:
-    """Return a table's mean at a point and what is added to it, in microseconds."""
-    grid, beyond = H200.tables[table].grid(keys), H200.spec.tables[table].beyond_s
+    """Return a table's mean at a point, in microseconds."""
+    grid = H200.tables[table].grid(keys)
     assert grid is not None, table
-    added = beyond is not None and beyond.only.items() <= keys.items()
-    return (float(grid.at(point).mean_s) + (beyond.value if added else 0.0)) * 1e6
+    return float(grid.at(point).mean_s) * 1e6
 
 
 def floor_us(byte_count: float, launches: int) -> float:

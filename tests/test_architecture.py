@@ -14,7 +14,7 @@ SOURCES = sorted([*(ROOT / "essim").rglob("*.py"), *(ROOT / "reports").rglob("*.
 LAYERS = [
     ["errors", "binomial"],
     ["units", "yamlfile", "spread", "files"],
-    ["parts"],
+    ["parts", "grids"],
     ["model", "tables"],
     ["configs", "heldout"],
     ["hardware", "selectors"],

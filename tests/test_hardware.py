@@ -70,12 +70,28 @@ def test_the_digest_covers_the_tables(profile) -> None:
         ("date: 2024-11}", "date: last year}", "gpu.memory_bytes.date: string should match"),
         ("name: h200-sxm", "nam: h200-sxm", "h.yaml:2: nam: unknown key. Did you mean 'name'?"),
         ("  norm:\n", "  act_plain:\n", "act_plain.csv does not exist"),
+        (
+            "  norm:\n",
+            "  norm:\n    jumps: {row: [1]}\n",
+            "jumps along 'row', no axis. Did you mean",
+        ),
+        (
+            "  norm:\n",
+            "  norm:\n    jumps: {rows: [3]}\n",
+            "norm.csv: a jump at rows=3, which is",
+        ),
+        ("hidden: [4096]", "hidden: [9..3]", "9..3 is empty. Write the smaller number first"),
     ],
 )
 def test_a_bad_profile_is_refused_with_file_line_and_key(profile, old, new, message) -> None:
     with pytest.raises(InputError) as error:
         load_profile(profile(old, new))
     assert message in str(error.value)
+
+
+def test_a_span_of_settings_stands_for_its_whole_numbers(profile) -> None:
+    file = profile("{hidden: [4096]}", "{hidden: [2048, 4096..4098]}")
+    assert load_profile(file).spec.tables["norm"].holds_for == {"hidden": [2048, 4096, 4097, 4098]}
 
 
 def test_a_bad_table_is_refused_with_its_own_file_and_line(profile) -> None:

@@ -222,7 +222,7 @@ class StepProgram:
         """What is left at the end: keys that no publish took along."""
         last = self.weights.model.layers - 1
         if isinstance(self.chooser, SideRouting):
-            return partial(self.chooser.routers.update, last)
+            return partial(self.chooser.finish, last)
         if isinstance(self.chooser, PoolRouting) and self._keys:
             pool, keys, self._keys = self.chooser, self._keys, []
             return partial(pool.post_keys, keys)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from essim.routing import Routing
 from measure.decode.gpu_cache import BLOCK_PAGES, PagedKVCache, paged, planes
-from measure.decode.gpu_kernels import widen
 from measure.decode.weights import Weights
 from measure.gpu import streams
 from measure.kernels import projection
@@ -91,9 +90,8 @@ class GpuRouters:
             )
         shape = (*queries.shape[:2], pages.top)
         indices = torch.full(shape, -1, dtype=torch.int32)
-        keys = fresh if self._inline else None
         return FusedRouter(
-            queries, keys, codes, context, indices, pages.page_tokens, pages.channels, most
+            queries, fresh, codes, context, indices, pages.page_tokens, pages.channels, most
         )
 
     def indices(self, layer: int) -> Tensor:
@@ -103,21 +101,14 @@ class GpuRouters:
     def route(self, layer: int) -> None:
         """Launch: take in the layer's new key where that is inline, then choose its pages."""
         router = self.routers[layer]
-        if self._inline or isinstance(router, FusedRouter):
+        if self._inline:
             router()
-            return
-        for name, step in router.steps().items():
-            if name != "update":
-                step()
+        else:
+            router.scan()
 
     def update(self, layer: int) -> None:
         """Launch: take in a layer's new key alone."""
-        router = self.routers[layer]
-        if isinstance(router, FusedRouter):
-            page = self.pages.page_tokens
-            widen(self._fresh[layer], router.summaries, self.cache.context, page)
-        else:
-            router.steps()["update"]()
+        self.routers[layer].update()
 
 
 @dataclass(frozen=True)
@@ -149,10 +140,11 @@ class SideRouting:
         self.routers, self.factors = routers, factors
         self.latents, self.proxy = latents, proxy
         self.queries = {layer: torch.empty_like(proxy) for layer in factors} if keep else {}
-        self.stream, self._read = streams()[1], torch.cuda.Event()
+        self.stream = streams()[1]
+        self._read, self._chosen = torch.cuda.Event(), torch.cuda.Event()
 
     def fork(self, layer: int, anchor: Tensor) -> None:
-        """Launch for a target layer: the key of the layer before, proxy query, scan."""
+        """Launch for a target layer: proxy query, scan; then the key of the layer before."""
         self.stream.wait_stream(torch.cuda.current_stream())
         cache, own = self.routers.cache, self.factors[layer]
         with torch.cuda.stream(self.stream):
@@ -162,6 +154,7 @@ class SideRouting:
             if self.queries:
                 self.queries[layer].copy_(self.proxy)
             self.routers.route(layer)
+            self._chosen.record()
             if layer - 1 in self.routers.routers:
                 self.routers.update(layer - 1)
 
@@ -171,7 +164,12 @@ class SideRouting:
 
     def join(self) -> None:
         """Launch: the main stream waits for the pages."""
+        torch.cuda.current_stream().wait_event(self._chosen)
+
+    def finish(self, last: int) -> None:
+        """Launch: the main stream waits for all that runs beside, and takes the last key in."""
         torch.cuda.current_stream().wait_stream(self.stream)
+        self.routers.update(last)
 
 
 class PoolRouting:

@@ -100,17 +100,18 @@ def sample(
 def sample_updates(
     router: Router, tokens: int, gap_s: float, calls: int
 ) -> npt.NDArray[np.float64]:
-    """Seconds of each update, from request to answer, [calls]: layer after layer, as in a step.
+    """Seconds of each update, from request to answer, [calls]: layer after layer, as in steps.
 
-    A route lies between two updates, so that summaries are as cold as a decode step finds them.
+    Step by step the last page fills, and then opens anew: the token that completes a page is the
+    only one that writes to the summaries, and takes many times as long as the others. A route
+    lies between two updates, so that summaries are as cold as a decode step finds them.
     What a call through ctypes takes by itself is subtracted. The caller keeps to the CPU that the
     workers leave free, where they do.
     """
     s, lib = router.shape, router.lib
     keys = np.full((s.batch, s.kv_heads, s.head_dim), 0x3F80, np.uint16)
-    at = np.full(s.batch, tokens - 1, np.int32)
-    wait, pointers = ctypes.c_double(10.0), (keys.ctypes.data, at.ctypes.data)
-    arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
+    places = [np.full(s.batch, tokens - s.page_tokens + i, np.int32) for i in range(s.page_tokens)]
+    wait, key = ctypes.c_double(10.0), ctypes.c_void_p(keys.ctypes.data)
     latents = np.full((s.batch, s.rank), 0x3F80, np.uint16)
     cpus = os.sched_getaffinity(0)
     if len(cpus) > router.threads:
@@ -118,11 +119,13 @@ def sample_updates(
     seconds, empty = np.empty(calls), []
     try:
         for call in range(-s.layers, calls):
-            layer = 1 + call % (s.layers - 1)
+            step, layer = divmod(call, s.layers - 1)
+            layer, at = layer + 1, places[step % s.page_tokens]
             router.route(layer, "latent", latents, at, at + 1)
+            place = ctypes.c_void_p(at.ctypes.data)
             _idle(gap_s)
             start = time.perf_counter()
-            code = lib.essim_update(router.pool, layer - 1, *arguments, wait)
+            code = lib.essim_update(router.pool, layer - 1, key, place, wait)
             end = time.perf_counter()
             lib.essim_answered(router.pool, ctypes.c_uint32(0))
             empty.append(time.perf_counter() - end)

@@ -125,7 +125,7 @@ class Chain:
             "fused": self._routers(router_fused.random_router),
             "stepwise": self._routers(router_stepwise.random_router),
         }
-        self.side = streams()[1]
+        self.side, self.chosen = streams()[1], torch.cuda.Event()
         context = torch.full((self.batch,), self.tokens, dtype=torch.int32)
         sizes = self._router_shape()
         self.mailbox = Mailbox(sizes, 1, context, torch.zeros(1, dtype=torch.int32))
@@ -200,13 +200,16 @@ class Chain:
         return router
 
     def _fork(self, layer: int) -> None:
-        """On the second stream: proxy query and router of ``layer``."""
+        """On the second stream: proxy query, router and summaries of ``layer``."""
         b, own = self.buffers, self.layers[layer]
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             projection.project_down(b.residual, own.proxy_down, b.latents)
             projection.project_up(b.latents, own.proxy_up, self.cos_sin, own.cache.context, b.proxy)
-            self._route(layer, b.proxy)()
+            router = self._route(layer, b.proxy)
+            router.scan()
+            self.chosen.record()
+            router.update()  # which nothing waits for until the step ends
 
     def _before_attention(self, layer: int) -> Iterator[Step]:
         if layer == 0:
@@ -214,7 +217,7 @@ class Chain:
         if self.routing == "inline":
             yield "route", self._route(layer, self.buffers.queries)
         elif self.routing == "side":
-            yield "join", lambda: torch.cuda.current_stream().wait_stream(self.side)
+            yield "join", lambda: torch.cuda.current_stream().wait_event(self.chosen)
         elif self.routing == "handover":
             yield "await", lambda: self.mailbox.take(self.answer)
 
@@ -257,6 +260,8 @@ class Chain:
             yield "gemm_gate_up", partial(flow.gemm, normed, own.gate_up, b.gate_up)
             yield "act", partial(flow.silu_mul, b.gate_up, b.act)
             yield "gemm_down", partial(flow.gemm, b.act, own.down, b.down)
+        if self.routing == "side":
+            yield "join", lambda: torch.cuda.current_stream().wait_stream(self.side)
         last = torch.ones(self.shape.hidden, dtype=torch.bfloat16)
         yield "norm", partial(flow.rms_norm, b.residual, last, b.normed, b.down)
         yield "head", partial(flow.gemm, b.normed, self.head, b.logits)

@@ -118,13 +118,13 @@ __global__ void __launch_bounds__(kThreads)
   // The rest is looked at while the indices are under way. The pool's next good answer clears an
   // error, so it is looked at with each.
   uint64_t updated = 0, errors = 0;
-  if (threadIdx.x == 0) updated = load(box + kAnswers + 8), errors = load(box + kErrors);
+  if (threadIdx.x == 0) updated = load_acquire(box + kAnswers + 8), errors = load(box + kErrors);
   for (int i = threadIdx.x; i < words; i += kThreads) indices[i] = __ldcv(answer + i);
   if (threadIdx.x != 0) return;
   if (errors) state->failed = kRefused;
   const uint32_t update = state->update - (kSlots - 1);
   while (!state->failed && int32_t(uint32_t(updated) - update) < 0) {
-    updated = load(box + kAnswers + 8);
+    updated = load_acquire(box + kAnswers + 8);
     if (load(box + kErrors)) state->failed = kRefused;
     if (now_ns() - start > limit_ns) state->failed = kNoAnswer;
   }

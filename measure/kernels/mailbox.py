@@ -14,6 +14,7 @@ from measure.kernels.cuda_build import check, load_cuda
 from measure.kernels.router_abi import (
     ERRORS,
     KINDS,
+    MAX_BATCH,
     ROUTE_ANSWER,
     ROUTE_ERROR,
     Kind,
@@ -24,7 +25,6 @@ from measure.kernels.router_library import mailbox_layout
 
 # With the 0.1 s that it takes to name stalled workers, a dead router ends a run within a second.
 LIMIT_S = 0.5
-MOST_BATCH = 64
 _NO_ANSWER = 1  # as in mailbox.cu
 
 
@@ -77,9 +77,9 @@ class Mailbox:
         self._state = torch.zeros(4, dtype=torch.int32, device=context.device)
         self._context, self._evicted = context, evicted
 
-    def answer_ahead(self, requests: int = 1 << 30) -> None:
-        """Without a pool: let every take find its answer, for so many requests."""
-        self.memory[ROUTE_ANSWER : ROUTE_ANSWER + 16].view(torch.int64).fill_(requests)
+    def answer_ahead(self) -> None:
+        """Without a pool: let every take find its answer, for a thousand million requests."""
+        self.memory[ROUTE_ANSWER : ROUTE_ANSWER + 16].view(torch.int64).fill_(1 << 30)
 
     def publish(
         self,
@@ -175,8 +175,8 @@ def empty() -> None:
 
 def advance(context: Tensor) -> None:
     """Launch: one more token in each sequence, int32 [batch]."""
-    if len(context) > MOST_BATCH:
-        raise InputError(f"{len(context)} sequences", f"At most {MOST_BATCH}")
+    if len(context) > MAX_BATCH:
+        raise InputError(f"{len(context)} sequences", f"At most {MAX_BATCH}")
     pointer, stream = ctypes.c_void_p(context.data_ptr()), ctypes.c_void_p(stream_handle())
     check(library().essim_advance(pointer, len(context), stream), "advance")
 

@@ -37,7 +37,6 @@ __global__ void __launch_bounds__(kThreads) route(const RouteArgs a) {
   c.exponentials = dynamic;
   c.scores = c.exponentials + padded * kTile * kGroup;
   c.tiles = c.scores + padded * kTile;
-  c.weights = c.tiles + padded * kGroup * 2;
   c.barrier = &barrier;
   if (rank == 0 && tid == 0) {
     const int sent = tiles - (tiles + a.cluster - 1) / a.cluster;  // all but the leader's own
@@ -83,7 +82,7 @@ template <int kThreads, int kWords, int kGroup>
 cudaError_t launch(const RouteArgs& a, cudaStream_t stream) {
   constexpr int kTile = 32 * kWords;
   const size_t tiles = (a.max_pages + kTile - 1) / kTile;
-  const size_t bytes = tiles * (kTile * (kGroup + 1) + 3 * kGroup) * sizeof(float);
+  const size_t bytes = tiles * (kTile * (kGroup + 1) + 2 * kGroup) * sizeof(float);
   auto kernel = route<kThreads, kWords, kGroup>;
   cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));

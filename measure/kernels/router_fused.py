@@ -11,6 +11,7 @@ import torch
 from essim.errors import InputError
 from measure.gpu import stream_handle
 from measure.kernels.cuda_build import check, load_cuda
+from measure.kernels.widen import widen
 
 DIM = 128
 SHARED_BYTES = 227 * 1024
@@ -85,7 +86,7 @@ class FusedRouter:
     queries
         BF16 [batch, kv_heads, group, 128], after RoPE.
     keys
-        BF16 [batch, kv_heads, 128] of the current token, or None where nothing is appended.
+        BF16 [batch, kv_heads, 128] of the current token.
     summaries
         e5m2 codes as uint8 [batch, kv_heads, 2 (min, max), 128, row_pages].
     context
@@ -95,7 +96,7 @@ class FusedRouter:
     """
 
     queries: torch.Tensor
-    keys: torch.Tensor | None
+    keys: torch.Tensor
     summaries: torch.Tensor
     context: torch.Tensor
     indices: torch.Tensor
@@ -123,15 +124,14 @@ class FusedRouter:
         tuning = self.tuning or default_tuning(batch * kv_heads, self.max_pages)
         padded = -(-self.max_pages // 128) * 128
         width = 4 if group <= 4 else 8
-        if padded * (width + 1) * 4 + padded * width // 32 * 12 > SHARED_BYTES - 8192:
+        if padded * (width + 1) * 4 + padded * width // 32 * 8 > SHARED_BYTES - 9216:
             raise InputError(f"fused router: {self.max_pages} pages do not fit in shared memory")
         pointer = {
             name: getattr(self, name).data_ptr()
-            for name in ("queries", "summaries", "context", "indices")
+            for name in ("queries", "keys", "summaries", "context", "indices")
         }
         self._args = RouteArgs(
             **pointer,
-            keys=None if self.keys is None else self.keys.data_ptr(),
             batch=batch,
             kv_heads=kv_heads,
             group=group,
@@ -147,7 +147,19 @@ class FusedRouter:
         )
 
     def __call__(self) -> None:
-        """Launch on the current stream."""
+        """Launch the route and the update by the current token's keys, which is one kernel."""
+        self._launch(self.keys.data_ptr())
+
+    def scan(self) -> None:
+        """Launch the route alone."""
+        self._launch(None)
+
+    def update(self) -> None:
+        """Launch the update alone."""
+        widen(self.keys, self.summaries, self.context, self.page_tokens)
+
+    def _launch(self, keys: int | None) -> None:
+        self._args.keys = keys
         code = load_cuda("router_fused").essim_route_fused(
             ctypes.byref(self._args), ctypes.c_void_p(stream_handle())
         )

@@ -160,6 +160,16 @@ class StepwiseRouter:
         for step in self.steps().values():
             step()
 
+    def scan(self) -> None:
+        """Launch the route alone."""
+        for name, step in self.steps().items():
+            if name != "update":
+                step()
+
+    def update(self) -> None:
+        """Launch the update by the current token's keys alone."""
+        self.steps()["update"]()
+
     def retarget(self, queries: torch.Tensor) -> None:
         """Route from other queries from now on."""
         self.queries = queries

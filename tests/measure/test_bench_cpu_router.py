@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+
+from measure.kernels.bench_cpu_router import sample_updates
+from measure.kernels.cpu_router import Router
+from measure.kernels.reference import rope_table
+from measure.kernels.router_abi import RouterShape
 
 SCRIPT = Path(__file__).parents[2] / "measure" / "kernels" / "bench_cpu_router.py"
 
@@ -48,3 +55,41 @@ def test_one_command(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["context_tokens"] for row in rows] == ["300", "900"]
     assert all(float(row["route_p50_us"]) > 0 for row in rows)
+
+
+class Watched:
+    """A library whose updates are counted by their token's place in the page of 4."""
+
+    def __init__(self, lib: ctypes.CDLL) -> None:
+        self._lib, self.places = lib, Counter[int]()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._lib, name)
+
+    def essim_update(self, pool, layer, keys, tokens, timeout) -> int:
+        self.places[ctypes.c_int32.from_address(tokens.value).value % 4] += 1
+        return self._lib.essim_update(pool, layer, keys, tokens, timeout)
+
+
+def test_updates_are_timed_at_every_place_of_a_page_alike() -> None:
+    shape = RouterShape(
+        layers=3,
+        batch=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=64,
+        page_tokens=4,
+        capacity_tokens=64,
+        top_pages=4,
+        channels=16,
+        rank=16,
+    )
+    with Router(shape, 1, pin=False) as router:
+        router.set_rope(rope_table(64, 64))
+        router.randomize(1)
+        router.lib = watched = Watched(router.lib)
+        seconds = sample_updates(router, 64, 0.0, 80)
+    assert len(seconds) == 80
+    assert (seconds > 0).all()
+    # Eighty calls, and three to warm up, over two routed layers.
+    assert sorted(watched.places.values()) == [20, 20, 21, 22]

@@ -11,7 +11,6 @@ struct Collected {
   float* exponentials;  // [positions, kGroup]; later the candidates
   float* scores;        // [positions]
   float* tiles;         // [tiles, kGroup, 2]: maximum and sum of a tile
-  float* weights;       // [tiles, kGroup]
   uint64_t* barrier;    // counts the bytes that arrive
 };
 
