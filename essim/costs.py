@@ -166,7 +166,7 @@ class CostModel:
         """Return the first setting the table does not hold for, or an empty string."""
         for key, values in self.profile.spec.tables[work.table].holds_for.items():
             if self._settings.get(key) not in values:
-                return f"its table holds for {key} {values}, not {self._settings.get(key)}"
+                return f"its table holds for {key} {_listed(values)}, not {self._settings.get(key)}"
         return ""
 
     def _why(self, work: Work) -> str:
@@ -190,6 +190,14 @@ class CostModel:
             flops = spec.gpu.flops_per_s(work.dtype)
         busy = np.maximum(np.asarray(work.byte_count) / bandwidth, np.asarray(work.flops) / flops)
         return np.asarray(busy + work.launches * spec.gpu.launch_s.value)
+
+
+def _listed(values: list[int | str]) -> str:
+    """Return settings for people: three and more whole numbers in a row as a span."""
+    numbers = [value for value in values if isinstance(value, int)]
+    if len(values) > 2 and values == numbers == [*range(numbers[0], numbers[-1] + 1)]:
+        return f"{numbers[0]}..{numbers[-1]}"
+    return str(values)
 
 
 def _rank(source: str) -> NDArray[np.int8]:

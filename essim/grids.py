@@ -58,20 +58,11 @@ class Grid:
     @cached_property
     def _pieces(self) -> Grid:
         """The grid with one more tick, on the far side, for every jump."""
-        axes, values = list(self.axes), dict(self.values)
+        pieces = Grid(self.axes, self.values)
         for i, jumps in enumerate(self.jumps):
             for jump in jumps - {self.axes[i][-1]}:
-                at = int(np.searchsorted(axes[i], jump)) + 1
-                alone = axes[i][at] in jumps or at + 1 == len(axes[i])
-                for name, times in values.items():
-                    along = np.moveaxis(times, i, 0)
-                    ticks = axes[i][at : at + 2]
-                    slope = 0.0 if alone else (along[at + 1] - along[at]) / (ticks[1] - ticks[0])
-                    line = along[at] - slope * (ticks[0] - jump)
-                    ends = np.sort(along[at - 1 : at + 1], axis=0)
-                    values[name] = np.insert(times, at, np.clip(line, *ends), axis=i)
-                axes[i] = np.insert(axes[i], at, np.nextafter(jump, np.inf))
-        return Grid(tuple(axes), values)
+                pieces = _split(pieces, i, jump, jumps)
+        return pieces
 
     def _between(self, name: str, points: Sequence[Values]) -> Values:
         """Return a statistic at points."""
@@ -128,6 +119,37 @@ class Grid:
         # Interpolated percentiles may cross by rounding; a distribution's may not.
         ordered = np.maximum.accumulate(np.log(np.array(times)), axis=0)
         return Spread(tuple(Z[name] for name in known), ordered)
+
+
+def _split(grid: Grid, i: int, jump: float, jumps: frozenset[float]) -> Grid:
+    """Insert a tick right after a jump along axis `i`.
+
+    Its value lies on the line of the ticks behind it, within those at both ends of the interval.
+    Where a piece has but one tick and is the first or last, one more tick is put outside, so that
+    lines go on past the grid's edge: ahead with the slope behind the jump, at the end with that of
+    the whole last interval.
+    """
+    axis = grid.axes[i]
+    at = int(np.searchsorted(axis, jump)) + 1
+    last = at + 1 == len(axis)
+    alone = last or axis[at] in jumps
+    ticks = [*axis[:at], np.nextafter(jump, np.inf), *axis[at:]]
+    ticks = [axis[0] - 1, *ticks] if at == 1 else ticks
+    ticks = [*ticks, axis[-1] + 1] if last else ticks
+    values = {}
+    for name, times in grid.values.items():
+        along = np.moveaxis(times, i, 0)
+        whole = (along[at] - along[at - 1]) / (axis[at] - jump)
+        slope = whole if alone else (along[at + 1] - along[at]) / (axis[at + 1] - axis[at])
+        ends = np.sort(along[at - 1 : at + 1], axis=0)
+        line = along[at] if alone else np.clip(along[at] - slope * (axis[at] - jump), *ends)
+        rows = [*along[:at], line, *along[at:]]
+        rows = [along[0] - slope, *rows] if at == 1 else rows
+        rows = [*rows, along[-1] + whole] if last else rows
+        values[name] = np.moveaxis(np.array(rows), 0, i)
+    axes = list(grid.axes)
+    axes[i] = np.array(ticks)
+    return Grid(tuple(axes), values)
 
 
 def _multilinear(axes: Sequence[Values], grid: Values, points: Sequence[Values]) -> Values:

@@ -104,7 +104,7 @@ class TableSpec(Strict):
     """How to read one table file, and for which settings its times hold.
 
     `holds_for` maps a setting to the values the table holds for: a point with another value is not
-    in the table. `jumps` are ticks of an axis right after which its times jump.
+    in the table. `jumps` are ticks of an axis, for all keys, right after which its times jump.
     """
 
     keys: list[str] = Field(default_factory=list)
@@ -281,6 +281,13 @@ def load_profile(file: Path) -> HardwareProfile:
         if not path.exists():
             raise document.error(f"the table file {path} does not exist", at=("tables", name))
         tables[name] = read_table(path, name, table.keys, table.axes, table.jumps)
+        for axis, jumps in table.jumps.items():
+            for grid in tables[name].grids.values():
+                ticks = grid.axes[table.axes.index(axis)].tolist()
+                for jump in set(jumps) - set(ticks[:-1]):
+                    hint = f"One of {', '.join(f'{tick:g}' for tick in ticks[:-1])}"
+                    where = ("tables", name, "jumps", axis)
+                    raise document.error(f"{jump:g} is no tick with one behind it", hint, at=where)
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}

@@ -20,6 +20,7 @@ UNITS: dict[str, dict[str, float]] = {
     "FLOP/s": {f"{p}FLOP/s": float(f) for p, f in _DECIMAL.items()},
 }
 _EXAMPLE = {"seconds": "8 us", "bytes": "80 GiB", "bytes/s": "55 GB/s", "FLOP/s": "989 TFLOP/s"}
+_LONGEST_SPAN = 65536
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)\s*")
 
 
@@ -65,10 +66,14 @@ def _spelled_out(values: list[int | str]) -> list[int | str]:
     """Return settings with every span of whole numbers, such as ``32..64``, spelled out."""
     found: list[int | str] = []
     for value in values:
+        if ".." not in str(value):
+            found.append(value)
+            continue
         ends = re.fullmatch(r"(\d+)\.\.(\d+)", str(value))
-        if ends and int(ends[2]) < int(ends[1]):
-            raise ValueError(f"{value} is empty; write the smaller number first")
-        found += range(int(ends[1]), int(ends[2]) + 1) if ends else [value]
+        if ends is None or not int(ends[1]) < int(ends[2]) < int(ends[1]) + _LONGEST_SPAN:
+            example = "write whole numbers, the smaller one first, such as 32..64"
+            raise ValueError(f"{value!r} is no span of 2 to {_LONGEST_SPAN} numbers; {example}")
+        found += range(int(ends[1]), int(ends[2]) + 1)
     return found
 
 

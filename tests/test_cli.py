@@ -102,6 +102,11 @@ def test_a_profile_by_path_is_found_beside_its_scenario(tmp_path: Path) -> None:
             3,
             "cpu_route on h200-sxm is roofline, not measured",
         ),
+        (
+            ("run", "earlyselect-40k", "--strict", "--set", "selector.top_pages=128"),
+            3,
+            "its table holds for top_pages 32..64, not 128",
+        ),
         (("sweep", SCENARIO, "--out", "r.xlsx"), 2, "--out: r.xlsx ends in neither"),
         (("sweep", SCENARIO, "--html", "r.csv"), 2, "--html: r.csv does not end in .html"),
         (("run", SCENARIO, "--html", "r"), 2, "--html: r does not end in .html"),
@@ -129,6 +134,11 @@ def test_a_trace_is_written_over_no_scenario_and_no_page(tmp_path: Path) -> None
     done = essim("run", str(file), "--html", "r.html", "--trace", "./r.html", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("--trace: r.html is read, or written by another option")
+
+
+@pytest.mark.parametrize("scenario", ["validate-h200", "validate-offgrid"])
+def test_every_price_of_a_validation_is_measured_or_interpolated(scenario: str) -> None:
+    assert essim("sweep", scenario, "--strict").returncode == 0
 
 
 def test_every_price_of_the_main_scenario_is_measured() -> None:

@@ -70,17 +70,12 @@ def test_the_digest_covers_the_tables(profile) -> None:
         ("date: 2024-11}", "date: last year}", "gpu.memory_bytes.date: string should match"),
         ("name: h200-sxm", "nam: h200-sxm", "h.yaml:2: nam: unknown key. Did you mean 'name'?"),
         ("  norm:\n", "  act_plain:\n", "act_plain.csv does not exist"),
-        (
-            "  norm:\n",
-            "  norm:\n    jumps: {row: [1]}\n",
-            "jumps along 'row', no axis. Did you mean",
-        ),
-        (
-            "  norm:\n",
-            "  norm:\n    jumps: {rows: [3]}\n",
-            "norm.csv: a jump at rows=3, which is",
-        ),
-        ("hidden: [4096]", "hidden: [9..3]", "9..3 is empty. Write the smaller number first"),
+        ("  norm:\n", "  norm:\n    jumps: {row: [1]}\n", "jumps along 'row', no axis. Did"),
+        ("  norm:\n", "  norm:\n    jumps: {rows: [3]}\n", "rows: 3 is no tick with one behind"),
+        ("  norm:\n", "  norm:\n    jumps: {rows: [8]}\n", "rows: 8 is no tick with one behind"),
+        ("hidden: [4096]", "hidden: [9..3]", "'9..3' is no span of 2 to 65536 numbers. Wr"),
+        ("hidden: [4096]", "hidden: [9...12]", "'9...12' is no span of 2 to 65536 numbers"),
+        ("hidden: [4096]", "hidden: [1..9999999999]", "'1..9999999999' is no span of 2 to 65"),
     ],
 )
 def test_a_bad_profile_is_refused_with_file_line_and_key(profile, old, new, message) -> None:

@@ -100,10 +100,10 @@ def sample(
 def sample_updates(
     router: Router, tokens: int, gap_s: float, calls: int
 ) -> npt.NDArray[np.float64]:
-    """Seconds of each update, from request to answer, [calls]: layer after layer, as in steps.
+    """Seconds of each update, from request to answer, [calls]: layer after layer, as in a step.
 
-    Step by step the last page fills, and then opens anew: the token that completes a page is the
-    only one that writes to the summaries, and takes many times as long as the others. A route
+    The token's place in its page changes from call to call, since the one that completes a page,
+    the only one that writes to the summaries, takes many times as long as the others. A route
     lies between two updates, so that summaries are as cold as a decode step finds them.
     What a call through ctypes takes by itself is subtracted. The caller keeps to the CPU that the
     workers leave free, where they do.
@@ -119,8 +119,7 @@ def sample_updates(
     seconds, empty = np.empty(calls), []
     try:
         for call in range(-s.layers, calls):
-            step, layer = divmod(call, s.layers - 1)
-            layer, at = layer + 1, places[step % s.page_tokens]
+            layer, at = 1 + call % (s.layers - 1), places[call % s.page_tokens]
             router.route(layer, "latent", latents, at, at + 1)
             place = ctypes.c_void_p(at.ctypes.data)
             _idle(gap_s)

@@ -88,8 +88,8 @@ def test_updates_are_timed_at_every_place_of_a_page_alike() -> None:
         router.set_rope(rope_table(64, 64))
         router.randomize(1)
         router.lib = watched = Watched(router.lib)
-        seconds = sample_updates(router, 64, 0.0, 80)
-    assert len(seconds) == 80
+        seconds = sample_updates(router, 64, 0.0, 9)
+    assert len(seconds) == 9
     assert (seconds > 0).all()
-    # Eighty calls, and three to warm up, over two routed layers.
-    assert sorted(watched.places.values()) == [20, 20, 21, 22]
+    # Three calls to warm up and nine that count: few enough for a quick campaign.
+    assert watched.places == {0: 3, 1: 3, 2: 3, 3: 3}
