@@ -170,19 +170,29 @@ def test_the_ops_of_a_traced_step() -> None:
     assert f"less a stamp of {stamp_us:.2f} on each op" in " ".join(section("Op by op").split())
 
 
-def pool_mapes(pairs: list[Row]) -> str:
-    """The mean errors of modes with the CPU's pool, batch by batch."""
+def pool_mapes(pairs: list[Row]) -> dict[int, float]:
+    """The mean errors of modes with the CPU's pool, in percent, by batch."""
     pool = [pair for pair in pairs if pair["mode"].startswith("cpu")]
-    mapes = [
-        f"{100 * mean(abs(p['error_frac']) for p in pool if p['batch'] == batch):.1f}"
+    return {
+        batch: 100 * mean(abs(pair["error_frac"]) for pair in pool if pair["batch"] == batch)
         for batch in (1, 2, 4, 8, 16)
-    ]
-    return f"{', '.join(mapes[:-1])} and {mapes[-1]} %"
+    }
+
+
+def listed(mapes: dict[int, float]) -> str:
+    """These errors in words."""
+    texts = [f"{mape:.1f}" for mape in mapes.values()]
+    return f"{', '.join(texts[:-1])} and {texts[-1]} %"
 
 
 def test_the_errors_of_the_pool(shipped: Comparison) -> None:
     words = " ".join(section("What is missing, and why").split())
-    assert f"{pool_mapes(shipped.pairs)} on average" in words
+    mapes = pool_mapes(shipped.pairs)
+    assert f"{listed(mapes)} on average" in words
+    small = {f"{mapes[batch]:.0f}" for batch in (1, 2)}
+    assert f"right to {''.join(small)} % on average at batch 1 and 2" in README
+    told = f"{mapes[4]:.0f} % at 4, {mapes[8]:.0f} % at 8 and {mapes[16]:.0f} % at 16"
+    assert f"and off by {told}" in README
     pool = [pair for pair in shipped.pairs if pair["mode"].startswith("cpu")]
     large = [100 * pair["error_frac"] for pair in pool if pair["batch"] >= 8]
     assert len(large) == 42
@@ -218,7 +228,9 @@ def test_a_quarter_of_the_updates_price(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     found = compared("h200")
     words = " ".join(section("What is missing, and why").split())
-    said = f"would be {pool_mapes(found.pairs)}, and {found.coverage['inside']} of 240 cells"
+    said = (
+        f"would be {listed(pool_mapes(found.pairs))}, and {found.coverage['inside']} of 240 cells"
+    )
     assert said in words
     assert f"batch 8 loses {cpu_mid_loses():.1f} % instead of {before:.1f}" in README
     off = [100 * p["error_frac"] for p in compared("offgrid").pairs if p["mode"].startswith("cpu")]

@@ -72,18 +72,7 @@ class Watched:
 
 
 def test_updates_are_timed_at_every_place_of_a_page_alike() -> None:
-    shape = RouterShape(
-        layers=3,
-        batch=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=64,
-        page_tokens=4,
-        capacity_tokens=64,
-        top_pages=4,
-        channels=16,
-        rank=16,
-    )
+    shape = RouterShape(3, 2, 4, 2, 64, 4, 64, 4, 16, rank=16)
     with Router(shape, 1, pin=False) as router:
         router.set_rope(rope_table(64, 64))
         router.randomize(1)
