@@ -45,9 +45,13 @@ class Op:
 
 @dataclass
 class _Builder:
-    """Collects ops; every op of the main stream follows the one before it."""
+    """Collects ops; every op of the main stream follows the one before it.
+
+    `keys` are the layers whose new key no publish has taken to the CPU yet.
+    """
 
     ops: list[Op] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
 
     def add(
         self,
@@ -87,6 +91,8 @@ def decode_step(model: ModelShape, selector: Selector, routing: Routing) -> tupl
         _layer(build, model, layer, anchors[layer], anchors[layer + 1], routing, selector)
     build.add("norm_final", "norm")
     build.add("head", "head")
+    for layer in build.keys:
+        _update(build, layer, build.add(f"publish_key.{layer}", "publish"))
     build.add("host", "host")
     return tuple(build.ops)
 
@@ -126,7 +132,7 @@ def _layer(
     if own == "target":
         _route_own(build, layer, routing)
     elif own is not None and routing.where == "cpu":
-        _update(build, layer)
+        build.keys.append(layer)
     waits: list[str] = []
     if own is not None and routing.where == "cpu":
         build.add(f"await.{layer}", "await", waits=[f"index_h2d.{layer}"])
@@ -176,9 +182,9 @@ def _route_own(build: _Builder, layer: int, routing: Routing) -> None:
     if routing.where == "gpu":
         build.add(f"route.{layer}", f"gpu_route_{routing.kernel}")
         return
-    build.add(f"publish.{layer}", "publish")
+    published = build.add(f"publish.{layer}", "publish")
     _cpu_route(build, layer)
-    _update(build, layer)
+    _update(build, layer, published)
 
 
 def _route_early(build: _Builder, layer: int, routing: Routing) -> None:
@@ -192,7 +198,9 @@ def _route_early(build: _Builder, layer: int, routing: Routing) -> None:
         return
     if routing.projection_rank is not None and routing.down_projection == "gpu":
         build.add(f"proxy_down.{layer}", "proxy_down")
-    build.add(f"publish.{layer}", "publish")
+    published = build.add(f"publish.{layer}", "publish")
+    if build.keys:
+        _update(build, build.keys.pop(0), published)
     _cpu_route(build, layer)
 
 
@@ -209,9 +217,9 @@ def _cpu_route(build: _Builder, layer: int) -> None:
     build.add(f"index_h2d.{layer}", "index_h2d", None, waits=[f"route.{layer}"])
 
 
-def _update(build: _Builder, layer: int) -> None:
-    """The layer's new key to the CPU, and its page summary updated there."""
-    build.add(f"key_d2h.{layer}", "key_d2h", None, waits=[f"rope.{layer}"])
+def _update(build: _Builder, layer: int, published: str) -> None:
+    """The layer's new key to the CPU with what is published, and its page summary updated there."""
+    build.add(f"key_d2h.{layer}", "key_d2h", None, waits=[published])
     build.add(f"update.{layer}", "cpu_update", "cpu", waits=[f"key_d2h.{layer}"])
 
 

@@ -3,6 +3,7 @@
 ``host.csv``: the CPU router alone, beside a GPU that copies to and from the host without pause, and
 beside routers of other GPUs on the same host. Each router has its own process and its own share of
 the CPUs. ``links.csv``: copies to and from pinned memory inside a CUDA graph, over their size.
+``graphs.csv``: steps without attention in one graph, over the number of their layers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch
 
 from measure.cpu import ROUTER_PLAN
 from measure.cpu_routing import filled_router
-from measure.gpu import capture, copy_launch, replay_s
+from measure.gpu import capture, copy_launch, replay_s, require_gpu
+from measure.gpu_handover import graph_lengths
 from measure.kernels.bench_cpu_router import LATENT, sample
 from measure.machine import thread_count
 
@@ -33,6 +35,7 @@ COLUMNS = (
 _COPY_BYTES = 32 << 20
 COPY_BYTES = (256, 8192, 65536, 1 << 20, 8 << 20, 32 << 20, 128 << 20)
 _COPIES = 16
+GRAPH_LAYERS = range(2, 33, 2)
 _LAUNCHER_CPUS = 2
 
 
@@ -123,6 +126,19 @@ def link_rows() -> list[dict[str, object]]:
     return found
 
 
+def graph_rows() -> list[dict[str, object]]:
+    """A row a number of layers: microseconds of their graph, and of a layer more than before."""
+    found: list[dict[str, object]] = []
+    before = 0, 0.0
+    for layers, seconds in graph_lengths(GRAPH_LAYERS):
+        more_s = (seconds - before[1]) / (layers - before[0])
+        row: dict[str, object] = {"layers": layers, "graph_us": round(seconds * 1e6, 2)}
+        found.append(row | {"us_a_layer_more": round(more_s * 1e6, 2)})
+        print(*found[-1].values(), flush=True)
+        before = layers, seconds
+    return found
+
+
 def write(file: Path, table: list[dict[str, object]]) -> None:
     """Write rows as CSV."""
     with file.open("w", newline="", encoding="utf-8") as stream:
@@ -139,7 +155,9 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if torch.cuda.is_available():
+        require_gpu()
         write(args.out / "links.csv", link_rows())
+        write(args.out / "graphs.csv", graph_rows())
     write(args.out / "host.csv", rows(args.calls))
 
 

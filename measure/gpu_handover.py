@@ -1,4 +1,4 @@
-"""Hand-over between an NVIDIA GPU and its host: mapped flags, copies over size, gaps of graphs."""
+"""Hand-over between an NVIDIA GPU and its host, copies over size, and what long graphs take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from measure.campaign import Bench, Place, Ready
 from measure.cpu import ROUTER_PLAN
 from measure.cpu_routing import filled_router, router_shape
 from measure.gpu import Launch, capture, copy_launch
-from measure.gpu_layer import ATTENTION, LAYER, Sampler, added, difference, layer_loop
+from measure.gpu_layer import ATTENTION, LAYER, LayerLoop, Sampler, added, difference, layer_loop
 from measure.gpu_tables import LAYER_CALLS, LAYER_WINDOWS, chained, gpu_bench, integers, median_s
 from measure.kernels.bench_cpu_router import QUERY, sample
 from measure.kernels.mailbox import GpuMailbox, Mailbox
@@ -121,20 +121,38 @@ def _round_trip_s(calls: int = 256) -> float:
     return beyond_s - price_s
 
 
-def graph_gap_s(replayed: int = 20) -> float:
-    """Return what lies between two graphs that are launched back to back."""
-    loop = layer_loop(1)
-    launches = loop.launches(LAYER, {})
+def step_beyond_layers_s(layers: int = 32) -> float:
+    """Return what a step's graph takes beyond its layers, replayed back to back.
 
-    def total_s(graph: torch.cuda.CUDAGraph, count: int) -> float:
+    Layers are priced in short graphs. One of some 240 kernels and more was seen to take 5 to 20 us
+    longer, once, and a little time lies between a step and the next. Here a layer is an eighth of
+    what sixteen take more than eight, in graphs as short as those of the tables.
+    """
+    seconds = dict(graph_lengths((8, 16, layers)))
+    return max(0.0, seconds[layers] - layers * (seconds[16] - seconds[8]) / 8)
+
+
+def graph_lengths(
+    counts: Sequence[int], replayed: int = 20, rounds: int = 9
+) -> list[tuple[int, float]]:
+    """Return layers and seconds of graphs of the main flow without attention, batch 1.
+
+    Medians of some rounds, in each of which every graph is replayed back to back in turn.
+    """
+    loop = LayerLoop(1, max(counts))
+    ops = [launch for name, launch in loop.steps if name in LAYER]
+    per_layer = len(ops) // max(counts)
+    graphs = [capture(ops[: per_layer * count]) for count in counts]
+
+    def replayed_s(graph: torch.cuda.CUDAGraph) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()
         start.record()
-        for _ in range(count):
+        for _ in range(replayed):
             graph.replay()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
+        return float(start.elapsed_time(end)) * 1e-3 / replayed
 
-    one, two = capture(launches), capture([*launches, *launches])
-    gaps = [(total_s(one, 2 * replayed) - total_s(two, replayed)) / replayed for _ in range(12)]
-    return max(0.0, float(np.median(gaps[2:])))
+    seconds = np.median([[replayed_s(graph) for graph in graphs] for _ in range(rounds)], axis=0)
+    return list(zip(counts, map(float, seconds), strict=True))

@@ -224,7 +224,7 @@ def test_measuring_without_torch_says_what_to_install(
 def test_a_profiles_tables_are_listed_by_name() -> None:
     listed = json.loads(essim("list", "hardware", "h200-sxm", "--json").stdout)["hardware"]
     about = {entry["name"]: entry["about"] for entry in listed}
-    assert about["rope"].startswith("37 points; 7 held out: median error 0.2%")
+    assert about["rope"].startswith("37 points; 7 held out: median error 0.1%")
     for command, said in (
         (("hardware", "h20-sxm"), "makes one of this machine). Did you mean 'h200-sxm'?"),
         (("models", "h200-sxm"), "list models h200-sxm. Only hardware is listed by name"),

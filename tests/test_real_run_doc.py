@@ -98,8 +98,8 @@ def test_the_spread_that_is_told() -> None:
     at = {b: [run.spread(c) for c in STEPS_MS if c[0] in CPU_MODES and c[1] == b] for b in BATCHES}
     assert f"{median(at[1]):.1f} % at batch 1, {median(at[16]):.1f} % at batch 16" in text
     unstable = Counter(row["mode"] in CPU_MODES for row in run.rows() if row["unstable"] == "True")
-    assert unstable == {True: 81}
-    assert f"81 of {3 * len(cpu)} rows" in text
+    assert unstable == {True: 82}
+    assert f"82 of {3 * len(cpu)} rows" in text
     small_budget, large_budget = (step_ms("cpu-in", 16, 4480, budget) for budget in BUDGETS)
     assert f"{small_budget:.1f} ms at 128 tokens and {large_budget:.1f} at 256" in text
     longer = [

@@ -172,7 +172,7 @@ def test_summaries_of_other_settings_are_not_in_the_table(summaries, selector, r
 def test_routers_are_priced_over_the_pages_they_choose() -> None:
     """The shipped tables have 32 and 64 pages; fewer never cost more, whatever the slope says."""
     h200 = load_profile(shipped("hardware_profiles") / "h200-sxm.yaml")
-    at = Point(2, 2, np.array([4096], dtype=np.int64))
+    at = Point(4, 4, np.array([4096], dtype=np.int64))
     routing = Routing(where="gpu_side", anchor="mid", projection_rank=128, channels=32)
     found = {}
     for pages in (8, 32, 48, 64):

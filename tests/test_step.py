@@ -62,11 +62,12 @@ def test_cpu_mid_publishes_after_o_proj_and_awaits_before_attention() -> None:
         "route.1": ("anchor_d2h.1",),
         "index_h2d.1": ("route.1",),
         "await.1": ("index_h2d.1",),
-        "key_d2h.1": ("rope.1",),
+        "key_d2h.1": ("publish_key.1",),
         "update.1": ("key_d2h.1",),
     }
     route = next(op for op in ops if op.name == "route.1")
     assert route.waits_previous == ("update.1",)
+    assert names(ops)[-3:] == ["head", "publish_key.1", "host"]
 
 
 @pytest.mark.parametrize(
@@ -87,10 +88,31 @@ def test_the_cpu_workers_jobs_come_in_the_order_of_the_system(
     assert names(ops, "cpu") == order
 
 
-def test_mid_updates_a_layer_before_it_routes_the_next() -> None:
+@pytest.mark.parametrize(
+    ("anchor", "jobs", "keys"),
+    [
+        (
+            "mid",
+            "route.1 update.1 route.2 update.2 route.3 update.3",
+            ["publish.2", "publish.3", "publish_key.3"],
+        ),
+        (
+            "in",
+            "route.1 route.2 update.1 route.3 update.2 update.3",
+            ["publish.3", "publish_key.2", "publish_key.3"],
+        ),
+        (
+            "target",
+            "route.1 update.1 route.2 update.2 route.3 update.3",
+            ["publish.1", "publish.2", "publish.3"],
+        ),
+    ],
+)
+def test_a_key_goes_along_with_the_next_publish(anchor: str, jobs: str, keys: list[str]) -> None:
     four = TWO_LAYERS.model_copy(update={"layers": 4})
-    ops = decode_step(four, ROCKET, Routing(where="cpu", anchor="mid"))
-    assert names(ops, "cpu")[1:5] == ["update.1", "route.2", "update.2", "route.3"]
+    ops = decode_step(four, ROCKET, Routing(where="cpu", anchor=anchor))
+    assert " ".join(names(ops, "cpu")) == jobs
+    assert [waits(ops)[f"key_d2h.{layer}"] for layer in (1, 2, 3)] == [(key,) for key in keys]
 
 
 def test_in_publishes_at_the_start_of_the_layer_before() -> None:
@@ -128,7 +150,7 @@ def test_prefill_moves_summaries_only_where_routing_is_on_the_cpu() -> None:
 
 def test_a_layer_has_about_fifteen_ops() -> None:
     ops = decode_step(PRESETS["llama-3.1-8b"], ROCKET, Routing(where="cpu", anchor="mid"))
-    assert len(ops) == 540
+    assert len(ops) == 541
 
 
 @pytest.mark.filterwarnings("ignore:.*are faster than a smaller one")

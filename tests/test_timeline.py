@@ -50,7 +50,7 @@ def test_an_exposed_router_is_on_the_critical_path_and_its_wait_is_shown(scenari
     assert rows["await.10"]["wait_s"] > 50e-6
     assert rows["await.10"]["exposed_s"] > rows["await.10"]["wait_s"]
     names = [found.run.ops[i].name for i in found.critical]
-    assert names[-3:] == ["norm_final", "head", "host"]
+    assert names[-3:] == ["head", "publish_key.31", "host"]
     for first, second in zip(found.critical, found.critical[1:], strict=False):
         assert found.end_ps[first] == found.start_ps[second]
 

@@ -18,6 +18,13 @@ from measure.kernels.attention import PagedCache
 ROW_PAGES = 128
 # Pages a block of the stepwise router's summaries.
 BLOCK_PAGES = 8
+# A KV block is a page, so that a chosen page is read alone; dense attention likes larger ones.
+KV_BLOCK_TOKENS, DENSE_BLOCK_TOKENS = 4, 32
+
+
+def block_tokens(mode: str) -> int:
+    """Return the tokens of a KV block of a mode's cache."""
+    return DENSE_BLOCK_TOKENS if mode == "dense" else KV_BLOCK_TOKENS
 
 
 class PagedKVCache:

@@ -11,7 +11,8 @@ import torch
 from essim.errors import AbsentError
 from essim.model import ModelShape
 from essim.selectors.rocketkv import RocketKV
-from measure.decode.gpu_loop import KV_BLOCK_TOKENS, GpuDecode
+from measure.decode.gpu_cache import KV_BLOCK_TOKENS, PagedKVCache
+from measure.decode.gpu_loop import GpuDecode
 from measure.decode.gpu_routing import GpuRouters, PoolRouting, SideRouting
 from measure.decode.modes import GPU_MODES
 from measure.decode.reference import floats, step_errors
@@ -36,7 +37,14 @@ BOUNDS = {"logits": 0.03, "input": 0.02, "query": 0.02, "selection": 0.02}
 FAILED_WITHIN_S = 1.0
 
 
-def small(mode: str, top_pages: int = 5, *, threads: int = 2, capture: bool = True) -> GpuDecode:
+def small(
+    mode: str,
+    top_pages: int = 5,
+    *,
+    threads: int = 2,
+    capture: bool = True,
+    cache: PagedKVCache | None = None,
+) -> GpuDecode:
     """Return a run of the small shape."""
     selector = RocketKV(
         prompt_budget=64, page_tokens=PAGE, top_pages=top_pages, kv_block_tokens=KV_BLOCK_TOKENS
@@ -52,6 +60,7 @@ def small(mode: str, top_pages: int = 5, *, threads: int = 2, capture: bool = Tr
         channels=CHANNELS,
         mix=["in", "mid", "mid", "in", "mid"] if mode == "cpu-mix" else None,
         capture=capture,
+        cache=cache,
     )
 
 
@@ -81,7 +90,9 @@ def _stepped(name: str, run: GpuDecode, steps: int) -> Iterator[Row]:
 
 def _all_pages() -> Iterator[Row]:
     """With a budget of the whole context, logits are those of dense attention."""
-    with small("dense") as dense:
+    # The same noise in the same blocks.
+    cache = PagedKVCache(SMALL, BATCH, CAPACITY, KV_BLOCK_TOKENS)
+    with small("dense", cache=cache) as dense:
         dense.set_position(150)
         dense.step()
         expected = floats(dense.logits)

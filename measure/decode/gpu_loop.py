@@ -14,7 +14,7 @@ from essim.errors import InputError
 from essim.model import ModelShape
 from essim.routing import Early
 from essim.selectors.rocketkv import RocketKV
-from measure.decode.gpu_cache import PagedKVCache
+from measure.decode.gpu_cache import PagedKVCache, block_tokens
 from measure.decode.gpu_ops import Buffers, Chooser, StepProgram
 from measure.decode.gpu_routing import (
     Factors,
@@ -30,8 +30,6 @@ from measure.decode.prefill import prefill, random_prompt
 from measure.decode.weights import Weights
 from measure.gpu import capture as captured_graph
 from measure.kernels.mailbox import GpuMailbox, stamp
-
-KV_BLOCK_TOKENS = 4
 
 
 class GpuDecode(DecodeRun):
@@ -83,7 +81,7 @@ class GpuDecode(DecodeRun):
         )
         super().__init__(model, selector, mode, routing, batch, seed)
         self.weights = weights or Weights.random(model, seed, "cuda", torch.bfloat16)
-        self.cache = cache or PagedKVCache(model, batch, capacity_tokens, KV_BLOCK_TOKENS)
+        self.cache = cache or PagedKVCache(model, batch, capacity_tokens, block_tokens(mode))
         self.pages = Pages(
             selector.page_tokens or 1,
             selector.top_pages or 1,

@@ -15,8 +15,13 @@ from essim.model import PRESETS
 from essim.routing import Early
 from essim.selectors.rocketkv import RocketKV
 from measure.decode.cells import WARM_UP_STEPS, Cell, Plan, Run, grid
-from measure.decode.gpu_cache import PagedKVCache
-from measure.decode.gpu_loop import KV_BLOCK_TOKENS, GpuDecode
+from measure.decode.gpu_cache import (
+    DENSE_BLOCK_TOKENS,
+    KV_BLOCK_TOKENS,
+    PagedKVCache,
+    block_tokens,
+)
+from measure.decode.gpu_loop import GpuDecode
 from measure.decode.gpu_routing import Pages, make_mailbox
 from measure.decode.modes import GPU_MODES, check_mode
 from measure.decode.weights import Weights
@@ -65,6 +70,7 @@ def make_plan(modes: Sequence[str] | None, quick: bool, steps: int | None) -> Pl
         | {
             "model": MODEL.name,
             "selector": selector(ATTENDED[0]).model_dump(mode="json"),
+            "dense_kv_block_tokens": DENSE_BLOCK_TOKENS,
             "rank": RANK,
             "channels": CHANNELS,
             "router_threads": threads,
@@ -106,12 +112,12 @@ class _Placed:
 
 @dataclass
 class GroupRuns:
-    """Makes runs; those of the last group of cells are kept, and share cache and pool."""
+    """Makes runs; those of the last group of cells are kept, and share caches and pool."""
 
     steps: int
     threads: int
     _of: object = None
-    _cache: PagedKVCache | None = None
+    _caches: dict[int, PagedKVCache] = field(default_factory=dict)
     _mailbox: GpuMailbox | None = None
     _runs: dict[str, GpuDecode] = field(default_factory=dict)
 
@@ -137,17 +143,18 @@ class GroupRuns:
         if self._mailbox is not None:
             torch.cuda.synchronize()
             self._mailbox.router.close()
-        self._runs, self._cache, self._mailbox = {}, None, None
+        self._runs, self._caches, self._mailbox = {}, {}, None
         gc.collect()
         torch.cuda.empty_cache()
 
     def _made(self, cell: Cell, *, trace: bool = False) -> GpuDecode:
         room = cell.position_tokens + self.steps + WARM_UP_STEPS
         capacity = -(-room // CAPACITY_TOKENS) * CAPACITY_TOKENS
-        if self._cache is None:
-            self._cache = PagedKVCache(MODEL, cell.batch, capacity, KV_BLOCK_TOKENS)
-            self._cache.fill_noise(torch.Generator("cuda").manual_seed(SEED))
-        cache = self._cache
+        block = block_tokens(cell.mode)
+        if block not in self._caches:
+            self._caches[block] = PagedKVCache(MODEL, cell.batch, capacity, block)
+            self._caches[block].fill_noise(torch.Generator("cuda").manual_seed(SEED))
+        cache = self._caches[block]
         cache.tokens = capacity  # summaries are made of all of it
         chosen = selector(ATTENDED[0] if cell.mode == "dense" else cell.attended_tokens)
         if cell.mode.startswith("cpu") and self._mailbox is None:

@@ -120,7 +120,7 @@ class Factors:
 
 
 class SideRouting:
-    """Early routing on a second stream: forked after the anchor, joined before attention.
+    """Early routing on a second stream: forked after the anchor, awaited before attention.
 
     Attributes
     ----------

@@ -113,9 +113,14 @@ class Attention:
 
 
 def dense_attention(queries: torch.Tensor, cache: PagedCache, tokens: int) -> Attention:
-    """Dense attention, tuned for ``tokens``: two waves over the SMs, two steps a program."""
-    pairs, step = queries.shape[0] * queries.shape[1], 128
-    splits = max(1, min(2 * SMS // pairs, tokens // (2 * step), 128))
+    """Dense attention, tuned for ``tokens``: at least two steps a program, few waves over the SMs.
+
+    Steps are short while sequences alone do not fill the SMs; what joins more than 64 splits takes
+    longer than they save.
+    """
+    pairs = queries.shape[0] * queries.shape[1]
+    step, waves = (64, 4) if pairs <= SMS else (128, 2)
+    splits = max(1, min(waves * SMS // pairs, -(-tokens // (2 * step)), 64))
     return Attention(queries, cache, splits, tokens_step=step)
 
 

@@ -104,7 +104,8 @@ def sample_updates(
 
     The token's place in its page changes from call to call, since the one that completes a page,
     the only one that writes to the summaries, takes many times as long as the others. A route
-    lies between two updates, so that summaries are as cold as a decode step finds them.
+    from a new latent lies between two updates, so that summaries are as cold as a decode step finds
+    them.
     What a call through ctypes takes by itself is subtracted. The caller keeps to the CPU that the
     workers leave free, where they do.
     """
@@ -112,7 +113,8 @@ def sample_updates(
     keys = np.full((s.batch, s.kv_heads, s.head_dim), 0x3F80, np.uint16)
     places = [np.full(s.batch, tokens - s.page_tokens + i, np.int32) for i in range(s.page_tokens)]
     wait, key = ctypes.c_double(10.0), ctypes.c_void_p(keys.ctypes.data)
-    latents = np.full((s.batch, s.rank), 0x3F80, np.uint16)
+    # BF16 from 1 to 2.
+    latents = np.random.default_rng(0).integers(0x3F80, 0x4000, (97, s.batch, s.rank), np.uint16)
     cpus = os.sched_getaffinity(0)
     if len(cpus) > router.threads:
         os.sched_setaffinity(0, {min(cpus)})
@@ -120,7 +122,7 @@ def sample_updates(
     try:
         for call in range(-s.layers, calls):
             layer, at = 1 + call % (s.layers - 1), places[call % s.page_tokens]
-            router.route(layer, "latent", latents, at, at + 1)
+            router.route(layer, "latent", latents[call % len(latents)], at, at + 1)
             place = ctypes.c_void_p(at.ctypes.data)
             _idle(gap_s)
             start = time.perf_counter()

@@ -96,8 +96,8 @@ class Chain:
     ----------
     routing
         ``none``, ``inline`` (after RoPE), ``side`` (a second stream: proxy query and router of the
-        next layer, forked after o_proj, joined before its attention) or ``handover`` (publish after
-        o_proj, await before attention, answered in advance).
+        next layer, forked after o_proj; its attention waits for the pages) or ``handover``
+        (publish after o_proj, await before attention, answered in advance).
     kernel
         ``fused`` or ``stepwise``.
     top_pages

@@ -65,6 +65,20 @@ struct PinnedToFirst {
   ~PinnedToFirst() { sched_setaffinity(0, sizeof before, &before); }
 };
 
+// Random bits (xorshift64), quick to make.
+struct Noise {
+  uint64_t state;
+  uint64_t next() {
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+  }
+  uint16_t bf16() {   // of either sign, from 0.5 to 2
+    const uint64_t bits = next() >> 40;
+    return uint16_t((bits & 0x8000) | (0x3f00 + (bits & 0xff)));
+  }
+};
+
 void write_keys(Pool& p, const void* keys, const int32_t* tokens) {
   const Config& c = p.c;
   const uint32_t slot = uint32_t(p.box->update_answer.load() + 1) % kRing;
@@ -152,22 +166,24 @@ void essim_stall(Pool* p, int worker, int on) { p->worker(worker).stalled.store(
 // Fill the layers with plausible noise and write a random request, for timing.
 void essim_randomize(Pool* p, uint32_t seed) {
   const Config& c = p->c;
-  uint32_t state = seed | 1;
-  auto noise = [&] { return (state = state * 1664525 + 1013904223) >> 16; };
-  auto bf16 = [&] { return uint16_t((noise() & 0x8000) | (0x3f00 + (noise() & 0xff))); };
+  Noise noise{seed | 1};
   uint16_t* up = p->store.up.at<uint16_t>();
-  for (int64_t i = 0; i < p->store.up_size * c.layers; ++i) up[i] = bf16();
+  for (int64_t i = 0; i < p->store.up_size * c.layers; ++i) up[i] = noise.bf16();
   uint16_t* down = p->store.down.at<uint16_t>();
-  for (int64_t i = 0; i < p->store.down_size * c.layers; ++i) down[i] = bf16();
+  for (int64_t i = 0; i < p->store.down_size * c.layers; ++i) down[i] = noise.bf16();
   const SummaryShape& shape = p->store.shape;
   for (int64_t unit = 0; unit < p->store.units(c.layers); ++unit)
     for (int64_t row = 0; row < shape.unit / shape.row; ++row) {
-      const bool high = row / shape.dim & 1;   // max planes positive, min planes negative
+      // Max planes positive, min planes negative; eight codes at once, there are gigabytes.
+      const uint64_t base = row / shape.dim & 1 ? 0x3838383838383838u : 0xb8b8b8b8b8b8b8b8u;
       uint8_t* out = p->store.summaries.at(unit * shape.unit + row * shape.row);
-      for (int64_t i = 0; i < shape.row; ++i) out[i] = uint8_t((noise() & 7) + (high ? 0x38 : 0xb8));
+      for (int64_t i = 0; i < shape.row; i += 8) {
+        const uint64_t codes = base + (noise.next() & 0x0707070707070707u);
+        memcpy(out + i, &codes, size_t(shape.row - i < 8 ? shape.row - i : 8));
+      }
     }
   const int64_t values = (p->layout().key_tokens - p->layout().input) / 2;
-  for (int64_t i = 0; i < values; ++i) p->part<uint16_t>(p->layout().input)[i] = bf16();
+  for (int64_t i = 0; i < values; ++i) p->part<uint16_t>(p->layout().input)[i] = noise.bf16();
 }
 
 // Change what an idle worker prefetches and how far a scan does.
@@ -178,6 +194,7 @@ void essim_tune(Pool* p, int prefetch_bytes, int prefetch_chunks) {
 
 // Time `calls` routes (and, before each, an update of the layer before if `updates`), layer after
 // layer as a decode step takes them, `gap_s` idle between calls. Seconds from request to answer.
+// Each call's input is new: its query chooses channels anew, whose rows no cache holds yet.
 int essim_bench(Pool* p, int kind, int tokens, int updates, double gap_s, int warm_up, int calls,
                 double* seconds) {
   const Config& c = p->c;
@@ -188,11 +205,12 @@ int essim_bench(Pool* p, int kind, int tokens, int updates, double gap_s, int wa
     for (int i = 0; i < kRing; ++i)
       p->part<int32_t>(p->layout().key_tokens)[i * c.batch + s] = tokens - 1;
   }
+  Noise noise{1};
+  uint16_t* input = p->part<uint16_t>(p->layout().input);
   for (int i = -warm_up; i < calls; ++i) {
     const int layer = 1 + (i + warm_up) % (c.layers - 1);
+    for (int64_t value = 0; value < input_bytes(c, kind) / 2; ++value) input[value] = noise.bf16();
     for (const auto idle = Clock::now(); seconds_since(idle) < gap_s;) __builtin_ia32_pause();
-    uint16_t* input = p->part<uint16_t>(p->layout().input);
-    input[(i + warm_up) % (input_bytes(c, kind) / 2)] ^= 0x41;   // never the same request twice
     const auto start = Clock::now();
     const uint32_t update = updates ? post_update(*p, layer - 1) : 0;
     const int rc = await(*p, p->box->route_answer, post_route(*p, layer, kind), 10.0);

@@ -10,7 +10,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from measure.kernels.bench_cpu_router import sample_updates
+import numpy as np
+
+from measure.kernels.bench_cpu_router import LATENT, sample, sample_updates
 from measure.kernels.cpu_router import Router
 from measure.kernels.reference import rope_table
 from measure.kernels.router_abi import RouterShape
@@ -82,3 +84,17 @@ def test_updates_are_timed_at_every_place_of_a_page_alike() -> None:
     assert (seconds > 0).all()
     # Three calls to warm up and nine that count: few enough for a quick campaign.
     assert watched.places == {0: 3, 1: 3, 2: 3, 3: 3}
+
+
+def test_each_timed_route_is_a_new_request() -> None:
+    shape = RouterShape(3, 2, 4, 2, 64, 4, 64, 4, 16, rank=16)
+    queries = []
+    with Router(shape, 1, pin=False) as router:
+        router.set_rope(rope_table(64, 64))
+        router.randomize(1)
+        for calls in (1, 3):  # after twelve to warm up, the last is of layer 1
+            sample(router, LATENT, 64, 0.0, calls)
+            query = np.empty((2, 4, 64), np.uint16)
+            router.lib.essim_query(router.pool, ctypes.c_void_p(query.ctypes.data))
+            queries.append(query)
+    assert (queries[0] != queries[1]).mean() > 0.9

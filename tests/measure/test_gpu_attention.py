@@ -11,7 +11,12 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure.kernels import attention_reference  # noqa: E402
-from measure.kernels.attention import Attention, random_cache, random_pages  # noqa: E402
+from measure.kernels.attention import (  # noqa: E402
+    Attention,
+    dense_attention,
+    random_cache,
+    random_pages,
+)
 from measure.kernels.compare import relative_error  # noqa: E402
 from measure.kernels.router_checks import floats  # noqa: E402
 
@@ -38,3 +43,18 @@ def test_sparse(tokens: int, splits: int, block_tokens: int) -> None:
     op = Attention(torch.randn(2, 2, 4, 64).half(), cache, splits, pages)
     op()
     assert relative_error(floats(op.result), attention_reference.attention(op)) < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "step", "splits"),
+    [(1, 100, 64, 1), (1, 4096, 64, 32), (1, 4480, 64, 35), (1, 12288, 64, 64), (17, 600, 128, 1)],
+)
+def test_dense_is_split_so_that_no_program_takes_one_step_more_than_the_others(
+    batch: int, tokens: int, step: int, splits: int
+) -> None:
+    cache = random_cache(batch, tokens, kv_heads=8, dim=16, dtype=torch.float16)
+    op = dense_attention(torch.randn(batch, 8, 4, 16).half(), cache, tokens)
+    assert (op.tokens_step, op.splits) == (step, splits)
+    if tokens < 1000:
+        op()
+        assert relative_error(floats(op.result), attention_reference.attention(op)) < 1e-2
