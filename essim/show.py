@@ -94,6 +94,7 @@ def text(key: str, value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
+        key = key.removesuffix("_p5").removesuffix("_p95")
         if key in _GAINS:
             return f"{value:+.1%}"
         if key in _ERRORS:

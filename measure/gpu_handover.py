@@ -124,9 +124,9 @@ def _round_trip_s(calls: int = 256) -> float:
 def step_beyond_layers_s(layers: int = 32) -> float:
     """Return what a step's graph takes beyond its layers, replayed back to back.
 
-    Layers are priced in short graphs. One of some 240 kernels and more was seen to take 5 to 20 us
-    longer, once, and a little time lies between a step and the next. Here a layer is an eighth of
-    what sixteen take more than eight, in graphs as short as those of the tables.
+    Layers are priced in short graphs. One of some 240 kernels and more takes some 10 us longer,
+    once (docs/performance.md), and a little time lies between a step and the next. Here a layer is
+    an eighth of what sixteen take more than eight, in graphs as short as those of the tables.
     """
     seconds = dict(graph_lengths((8, 16, layers)))
     return max(0.0, seconds[layers] - layers * (seconds[16] - seconds[8]) / 8)

@@ -55,7 +55,7 @@ def replays(launches: Sequence[Launch], at_once: int = 10) -> Sampler:
 
 @dataclass
 class LayerLoop:
-    """Eight layers of the main flow for a batch; attention is over 256 tokens, then over 128."""
+    """A few layers of the main flow for a batch; attention is over 256 tokens, then over 128."""
 
     batch: int
     layers: int = LAYERS

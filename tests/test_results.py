@@ -11,6 +11,7 @@ from essim import results
 from essim.errors import InputError
 from essim.files import write_files
 from essim.results import COLUMNS, result_files
+from essim.show import text
 
 ROW = dict.fromkeys(COLUMNS) | {"name": "x", "batch": 2, "step_s": 0.005, "reason": "a, b"}
 
@@ -80,3 +81,16 @@ def test_a_checkout_that_is_not_installed_has_versions(monkeypatch: pytest.Monke
     monkeypatch.setattr(results, "version", version)
     found = results.versions()
     assert (found["essim"], found["libraries"]["numpy"]) == (None, "1.0")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("decode_gain_frac", 0.3468, "+34.7%"),
+        ("decode_gain_frac_p5", 0.3468, "+34.7%"),
+        ("decode_tokens_per_s_p95", 221.04, "221.0"),
+        ("measured_frac", 0.5, "50.0%"),
+    ],
+)
+def test_a_percentile_is_shown_as_what_it_is_of(key: str, value: float, shown: str) -> None:
+    assert text(key, value) == shown

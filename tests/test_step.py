@@ -106,11 +106,17 @@ def test_the_cpu_workers_jobs_come_in_the_order_of_the_system(
             "route.1 update.1 route.2 update.2 route.3 update.3",
             ["publish.1", "publish.2", "publish.3"],
         ),
+        (
+            "mix",
+            "route.1 route.2 update.1 route.3 update.2 update.3",
+            ["publish.3", "publish_key.2", "publish_key.3"],
+        ),
     ],
 )
 def test_a_key_goes_along_with_the_next_publish(anchor: str, jobs: str, keys: list[str]) -> None:
     four = TWO_LAYERS.model_copy(update={"layers": 4})
-    ops = decode_step(four, ROCKET, Routing(where="cpu", anchor=anchor))
+    mix = ["mid", "in", "in"] if anchor == "mix" else None
+    ops = decode_step(four, ROCKET, Routing(where="cpu", anchor=anchor, mix=mix))
     assert " ".join(names(ops, "cpu")) == jobs
     assert [waits(ops)[f"key_d2h.{layer}"] for layer in (1, 2, 3)] == [(key,) for key in keys]
 

@@ -60,17 +60,20 @@ class StepOps:
         self.pages: dict[int, Tensor] = {}
         self.captured: dict[int, RouteInput] | None = {} if capture else None
         self._anchors: dict[int, Tensor] = {}
+        self._carried: dict[str, int] = {}  # layers whose new key a publish takes along
         self._residual = self._x = self._query = self._latent = self.logits
         self._added: Tensor | None = None
 
     def program(self, selector: Selector) -> list[StepOp]:
         """Return what the main stream does for each op of the simulator's step, in its order.
 
-        Ops of other streams are the pool's, or nothing at all within one memory; handing over a
-        key (``key_d2h``) is the main stream's.
+        Ops of other streams are the pool's, or nothing at all within one memory.
         """
         found = []
-        for op in decode_step(self.weights.model, selector, self.routing):
+        ops = decode_step(self.weights.model, selector, self.routing)
+        keys = (op for op in ops if op.kind == "key_d2h")
+        self._carried = {op.waits[0]: int(op.name.partition(".")[2]) for op in keys}
+        for op in ops:
             run = self._runner(op)
             if run is not None:
                 found.append(StepOp(op.name, op.kind, run))
@@ -79,7 +82,7 @@ class StepOps:
     def _runner(self, op: Op) -> Callable[[], None] | None:
         stage, _, number = op.name.partition(".")
         layer = int(number or 0)
-        if op.stream != MAIN_STREAM and stage != "key_d2h":
+        if op.stream != MAIN_STREAM:
             return None
         own, norms = self.weights.layers[layer], {"norm_final": self.weights.norm_final}
         norms |= {"norm1": own.norm1, "norm2": own.norm2}
@@ -99,7 +102,7 @@ class StepOps:
             "route": self._route,
             "proxy_down": self._proxy_down,
             "publish": self._publish,
-            "key_d2h": self._post_key,
+            "publish_key": self._post_key,
             "await": self._await,
             "attn": self._attend_pages if op.kind == "attn_sparse" else self._attend,
         }[stage]
@@ -166,12 +169,16 @@ class StepOps:
     def _publish(self, layer: int) -> None:
         assert self.pool is not None
         tokens, evicted = self.cache.tokens, self.cache.evicted_tokens
+        key = self._carried.get(f"publish.{layer}")
         if self.routing.early:
+            if key is not None:  # first, as on a GPU
+                self._post_key(key)
             self.pool.publish(layer, "latent", self._latent, tokens - 1 + evicted, tokens)
         else:
             query = self._query.flatten(1)
             self._capture(layer, None, self._query.bfloat16().float())
             self.pool.publish(layer, "query", query, tokens - 1 + evicted, tokens)
+            self._post_key(layer)
 
     def _post_key(self, layer: int) -> None:
         assert self.pool is not None

@@ -104,17 +104,18 @@ def sample_updates(
 
     The token's place in its page changes from call to call, since the one that completes a page,
     the only one that writes to the summaries, takes many times as long as the others. A route
-    from a new latent lies between two updates, so that summaries are as cold as a decode step finds
-    them.
-    What a call through ctypes takes by itself is subtracted. The caller keeps to the CPU that the
-    workers leave free, where they do.
+    from another latent lies between two updates, so that summaries are as cold as a decode step
+    finds them. What a call through ctypes takes by itself is subtracted. The caller keeps to the
+    CPU that the workers leave free, where they do.
     """
     s, lib = router.shape, router.lib
     keys = np.full((s.batch, s.kv_heads, s.head_dim), 0x3F80, np.uint16)
     places = [np.full(s.batch, tokens - s.page_tokens + i, np.int32) for i in range(s.page_tokens)]
     wait, key = ctypes.c_double(10.0), ctypes.c_void_p(keys.ctypes.data)
-    # BF16 from 1 to 2.
-    latents = np.random.default_rng(0).integers(0x3F80, 0x4000, (97, s.batch, s.rank), np.uint16)
+    # BF16 from 1 to 2, of either sign: else all queries would choose much the same channels.
+    rng, size = np.random.default_rng(0), (97, s.batch, s.rank)
+    latents = rng.integers(0x3F80, 0x4000, size, np.uint16) | rng.choice([0, 0x8000], size)
+    latents = latents.astype(np.uint16)
     cpus = os.sched_getaffinity(0)
     if len(cpus) > router.threads:
         os.sched_setaffinity(0, {min(cpus)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -84,6 +85,32 @@ def test_updates_are_timed_at_every_place_of_a_page_alike() -> None:
     assert (seconds > 0).all()
     # Three calls to warm up and nine that count: few enough for a quick campaign.
     assert watched.places == {0: 3, 1: 3, 2: 3, 3: 3}
+
+
+def test_routes_between_updates_choose_other_channels() -> None:
+    shape = RouterShape(3, 1, 4, 1, 64, 4, 64, 4, 16, rank=64)
+    chosen: list[set[int]] = []
+    with Router(shape, 1, pin=False) as router:
+        router.set_rope(rope_table(64, 64))
+        router.randomize(1)
+        router.lib.essim_keep(router.pool, 1)
+        route = router.route
+
+        def kept(layer: int, *request: object) -> object:
+            answer = route(layer, *request)
+            channels = np.empty(16, np.int32)
+            group = ctypes.c_void_p(np.empty(16, np.float32).ctypes.data)
+            at = ctypes.c_void_p(channels.ctypes.data)
+            router.lib.essim_choice(router.pool, 0, 0, at, group, 0)
+            if layer == 1:
+                chosen.append(set((channels & ~(1 << 30)).tolist()))
+            return answer
+
+        router.route = kept
+        sample_updates(router, 64, 0.0, 40)
+    # Of 16 channels of 64 that two routes choose by chance, a quarter are the same.
+    shared = [len(a & b) / 16 for a, b in itertools.pairwise(chosen)]
+    assert 0.1 < sum(shared) / len(shared) < 0.5
 
 
 def test_each_timed_route_is_a_new_request() -> None:

@@ -49,7 +49,7 @@ def test_sparse(tokens: int, splits: int, block_tokens: int) -> None:
     ("batch", "tokens", "step", "splits"),
     [(1, 100, 64, 1), (1, 4096, 64, 32), (1, 4480, 64, 35), (1, 12288, 64, 64), (17, 600, 128, 1)],
 )
-def test_dense_is_split_so_that_no_program_takes_one_step_more_than_the_others(
+def test_dense_takes_two_steps_a_program_where_splits_allow(
     batch: int, tokens: int, step: int, splits: int
 ) -> None:
     cache = random_cache(batch, tokens, kv_heads=8, dim=16, dtype=torch.float16)

@@ -7,7 +7,8 @@ require_interpreter()
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from measure.decode.gpu_cache import BLOCK_PAGES, paged, planes  # noqa: E402
+from measure import gpu_handover  # noqa: E402
+from measure.decode.gpu_cache import BLOCK_PAGES, block_tokens, paged, planes  # noqa: E402
 from measure.decode.gpu_kernels import rope_append  # noqa: E402
 from measure.kernels import flow  # noqa: E402
 from measure.kernels.attention import random_cache  # noqa: E402
@@ -15,6 +16,23 @@ from measure.kernels.reference import rope_table  # noqa: E402
 from measure.kernels.widen import widen  # noqa: E402
 
 PAGE, DIM = 4, 64
+
+
+def test_dense_attention_has_large_blocks_and_pages_are_read_alone() -> None:
+    assert (block_tokens("dense"), block_tokens("gpu-target"), block_tokens("cpu-mid")) == (
+        32,
+        4,
+        4,
+    )
+
+
+@pytest.mark.parametrize(("whole_s", "beyond_s"), [(4.02e-3, 2e-5), (3.99e-3, 0.0)])
+def test_a_step_beyond_its_layers(
+    whole_s: float, beyond_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = [(8, 1.1e-3), (16, 2.1e-3), (32, whole_s)]
+    monkeypatch.setattr(gpu_handover, "graph_lengths", lambda counts: lengths)
+    assert gpu_handover.step_beyond_layers_s() == pytest.approx(beyond_s)
 
 
 def test_new_keys_are_those_that_the_cache_got() -> None:
