@@ -169,23 +169,23 @@ def test_summaries_of_other_settings_are_not_in_the_table(summaries, selector, r
         summary_price(summaries, selector, strict=True)
 
 
-def test_routers_are_priced_over_the_pages_they_choose() -> None:
+@pytest.mark.parametrize("kind", ["gpu_route_fused", "gpu_side_slowdown"])
+def test_routers_are_priced_over_the_pages_they_choose(kind: str) -> None:
     """The shipped tables have 32 and 64 pages; fewer never cost more, whatever the slope says."""
     h200 = load_profile(shipped("hardware_profiles") / "h200-sxm.yaml")
-    at = Point(4, 4, np.array([4096], dtype=np.int64))
     routing = Routing(where="gpu_side", anchor="mid", projection_rank=128, channels=32)
-    found = {}
-    for pages in (8, 32, 48, 64):
-        selector = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=pages)
-        model = CostModel(h200, Case(LLAMA, selector, routing))
-        for kind in ("gpu_route_fused", "gpu_side_slowdown"):
-            found[kind, pages] = model.price(kind, at)
-    for kind in ("gpu_route_fused", "gpu_side_slowdown"):
-        times = [found[kind, pages].mean_s[0] for pages in (8, 32, 48, 64)]
-        sources = [SOURCES[found[kind, pages].rank[0]] for pages in (8, 32, 48, 64)]
+    fallen = 0
+    for batch in (1, 2, 4, 8, 16):
+        at = Point(batch, batch, np.array([4096], dtype=np.int64))
+        found = []
+        for pages in (8, 32, 48, 64):
+            selector = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=pages)
+            found.append(CostModel(h200, Case(LLAMA, selector, routing)).price(kind, at))
+        sources = [SOURCES[price.rank[0]] for price in found]
         assert sources == ["extrapolated", "measured", "interpolated", "measured"]
-        assert times[2] == pytest.approx((times[1] + times[3]) / 2)
-        assert times[0] <= times[1]
-    # Beside the main stream 64 pages came out cheaper than 32: noise, which 8 pages do not inherit.
-    beside = [found["gpu_side_slowdown", pages].mean_s[0] for pages in (8, 32, 64)]
-    assert beside[0] == beside[1] > beside[2]
+        few, least, between, most = (price.mean_s[0] for price in found)
+        assert between == pytest.approx((least + most) / 2)
+        # Where 64 pages came out cheaper than 32, by noise, 8 pages do not inherit it.
+        assert few == least if most < least else few <= least
+        fallen += most < least
+    assert fallen or kind == "gpu_route_fused"

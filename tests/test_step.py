@@ -71,24 +71,6 @@ def test_cpu_mid_publishes_after_o_proj_and_awaits_before_attention() -> None:
 
 
 @pytest.mark.parametrize(
-    ("anchor", "order"),
-    [
-        ("target", ["route.1", "update.1", "route.2", "update.2"]),
-        ("mid", ["route.1", "update.1", "route.2", "update.2"]),
-        ("in", ["route.1", "route.2", "update.1", "update.2"]),
-        ("mix", ["route.1", "route.2", "update.1", "update.2"]),
-    ],
-)
-def test_the_cpu_workers_jobs_come_in_the_order_of_the_system(
-    anchor: str, order: list[str]
-) -> None:
-    three = TWO_LAYERS.model_copy(update={"layers": 3})
-    mix = ["mid", "in"] if anchor == "mix" else None
-    ops = decode_step(three, ROCKET, Routing(where="cpu", anchor=anchor, mix=mix))
-    assert names(ops, "cpu") == order
-
-
-@pytest.mark.parametrize(
     ("anchor", "jobs", "keys"),
     [
         (
@@ -113,7 +95,9 @@ def test_the_cpu_workers_jobs_come_in_the_order_of_the_system(
         ),
     ],
 )
-def test_a_key_goes_along_with_the_next_publish(anchor: str, jobs: str, keys: list[str]) -> None:
+def test_the_cpu_workers_jobs_come_in_order_and_a_key_with_the_next_publish(
+    anchor: str, jobs: str, keys: list[str]
+) -> None:
     four = TWO_LAYERS.model_copy(update={"layers": 4})
     mix = ["mid", "in", "in"] if anchor == "mix" else None
     ops = decode_step(four, ROCKET, Routing(where="cpu", anchor=anchor, mix=mix))

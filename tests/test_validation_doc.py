@@ -240,6 +240,10 @@ def test_what_is_said_of_all_modes_without_the_pool(shipped: Comparison) -> None
     words = " ".join(section("The H200").split())
     said = f"all {len(own)} cells it is {mean(errors):.2f} % on average and {max(errors):.2f} %"
     assert said in words
+    modes = {pair["mode"] for pair in own}
+    mapes = [mean(100 * abs(p["error_frac"]) for p in own if p["mode"] == m) for m in modes]
+    told = f"{min(mapes):.1f} to {max(mapes):.1f} % on average, {max(errors):.1f} % at worst"
+    assert f"Without a CPU router predictions are right to {told}" in README
     apart = [abs(p["gain_error_points"]) for p in own if p["mode"] not in ("dense", "gpu-target")]
     assert f"in {sum(points > 1 for points in apart)} of {len(apart)} cells" in words
 
@@ -257,6 +261,12 @@ def test_the_point_off_the_grid(request: pytest.FixtureRequest) -> None:
         cells = [f"`{mode}`", *(f"{1e3 * step:.3f}" for step in steps), now[mode], then[mode]]
         lines.append(" | ".join([*cells, "yes" if inside([pair]) else "no"]))
     assert sorted(documented("Off the grid")) == sorted(lines)
+    errors = {pair["mode"]: 100 * pair["error_frac"] for pair in found.pairs}
+    pool = [errors.pop(mode) for mode in list(errors) if mode.startswith("cpu")]
+    other = [abs(error) for error in errors.values()]
+    told = f"right to {mean(other):.1f} % on average, {max(other):.1f} % at worst; with it"
+    words = " ".join(section("Off the grid").split())
+    assert f"{told} {-max(pool):.0f} to {-min(pool):.0f} % too fast" in words
 
 
 def by_router(pairs: list[Row]):
