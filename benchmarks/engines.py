@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from essim.decode import run_decode
 from essim.engines import finish_des, finish_maxplus
 from essim.engines.graph import Graph
-from essim.hardware import shipped
-from essim.scenario import load_scenario
-from essim.simulate import Simulator
+from essim.hardware.profile import shipped
+from essim.simulate.replay import run_decode
+from essim.simulate.scenario import load_scenario
+from essim.simulate.sweep import Simulator
 
 DES_STEPS = 40
 REPEATS = 5

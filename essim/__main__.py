@@ -1,5 +1,5 @@
 """``python -m essim``."""
 
-from essim.cli import app
+from essim.cli.app import app
 
 app(prog_name="essim")

@@ -10,21 +10,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from essim.selectors.dense import Dense
-from measure.cpu import ROUTER_PLAN
-from measure.cpu_routing import router_shape
-from measure.decode import gpu_checks
-from measure.decode.prefill import prefill
-from measure.decode.reference import float64_step
-from measure.gpu import capture, replay_s, require_gpu, streams
-from measure.kernels import (
-    attention_reference,
-    flow_checks,
-    router_fused,
-    router_quest,
-    router_stepwise,
-)
-from measure.kernels.attention import (
+from essim.methods.selectors.dense import Dense
+from measure.decode.gpu import checks as gpu_checks
+from measure.decode.shared.prefill import prefill
+from measure.decode.shared.reference import float64_step
+from measure.harness.gpu import capture, replay_s, require_gpu, streams
+from measure.kernels import attention_reference, flow_checks
+from measure.kernels.attention.launch import (
     Attention,
     dense_attention,
     random_cache,
@@ -32,12 +24,17 @@ from measure.kernels.attention import (
     sparse_attention,
 )
 from measure.kernels.compare import relative_error
-from measure.kernels.mailbox import Mailbox
-from measure.kernels.router_abi import UPDATE_SLOTS, request_word
+from measure.kernels.cpu_router.abi import UPDATE_SLOTS, request_word
+from measure.kernels.gpu_router.exact_topk.router import ExactTopKRouter
+from measure.kernels.gpu_router.fused import router as router_fused
+from measure.kernels.gpu_router.fused.router import Tuning
+from measure.kernels.gpu_router.quest import router as router_quest
+from measure.kernels.gpu_router.stepwise import router as router_stepwise
+from measure.kernels.handover.mailbox import Mailbox
 from measure.kernels.router_checks import check_fused, check_stepwise, floats
-from measure.kernels.router_exact_topk import ExactTopKRouter
-from measure.kernels.router_fused import Tuning
 from measure.kernels.selector_checks import check_exact_topk, check_quest, check_quest_summaries
+from measure.tables.cpu.plan import ROUTER_PLAN
+from measure.tables.cpu.routing import router_shape
 
 Row = tuple[str, float, float]
 """Name, error, bound."""

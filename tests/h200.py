@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from essim.hardware import find_profile, load_profile
+from essim.hardware.profile import find_profile, load_profile
 
 ROOT = Path(__file__).parent.parent
 H200 = load_profile(find_profile("h200-sxm", ROOT))

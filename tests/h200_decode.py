@@ -9,9 +9,9 @@ from statistics import mean
 
 from h200 import H200, ROOT
 
-from essim.decode import run_decode
 from essim.engines import finish_maxplus
-from essim.scenario import Scenario, load_scenario
+from essim.simulate.replay import run_decode
+from essim.simulate.scenario import Scenario, load_scenario
 
 FOLDER = ROOT / "reports" / "data" / "h200-decode"
 BATCHES, CONTEXTS, BUDGETS = (1, 2, 4, 8, 16), (4480, 7424, 11520), (128, 256)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from essim.configs import read_config
-from essim.model import ModelShape
+from essim.model.hf import read_config
+from essim.model.shape import ModelShape
 
 LLAMA = {
     "model_type": "llama",

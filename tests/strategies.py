@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from essim.step import STREAMS, Op
+from essim.step.ops import STREAMS, Op
 
 
 @st.composite

@@ -5,35 +5,29 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted([*(ROOT / "essim").rglob("*.py"), *(ROOT / "reports").rglob("*.py")])
+PACKAGES = ("essim", "reports", "measure")
+SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
 
-# Left never imports right; modules in one group may import each other only downwards.
-LAYERS = [
-    ["errors", "binomial"],
-    ["units", "yamlfile", "spread", "files"],
-    ["parts", "grids"],
-    ["model", "tables"],
-    ["configs", "heldout"],
-    ["hardware", "selectors"],
-    ["routing"],
-    ["step", "jitter"],
-    ["engines", "work"],
-    ["costs"],
-    ["scenario"],
-    ["results", "memory", "decode"],
-    ["realrun", "calibration"],
-    ["derivation", "figure2", "intervals", "timeline", "compare"],
-    ["simulate"],
-    ["breakeven", "verdict", "show", "listing", "pages"],
-    ["options"],
-    ["validation"],
-    ["cli"],
-    ["__main__"],
+# Imports point to rooms above. `reports` is a room of its own between `validate` and `cli`.
+ROOMS = [
+    *("errors", "text", "model", "hardware", "methods", "step", "engines"),
+    *("results", "simulate", "validate", "reports", "cli", "__main__"),
 ]
-RANK = {module: i for i, group in enumerate(LAYERS) for module in group}
+RANK = {room: i for i, room in enumerate(ROOMS)}
+# Where torch, plotly and the packages that measure are at home.
+HOMES = {"torch": {"measure"}, "triton": {"measure"}, "plotly": {"reports"}}
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(file): file for file in SOURCES}
 
 
 def imports(file: Path) -> set[str]:
@@ -48,7 +42,8 @@ def imports(file: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            found.update(submodules & set(MODULES) or {node.module})
         for child in ast.iter_child_nodes(node):
             walk(child)
 
@@ -56,26 +51,38 @@ def imports(file: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_left_never_imports_right(file: Path) -> None:
-    package, *rest = file.relative_to(ROOT).with_suffix("").parts
-    names = imports(file)
-    assert not any(name.split(".")[0] == "torch" for name in names)
+def room(name: str) -> str | None:
+    """Return the room of a module of `essim` or `reports`, None of any other."""
+    package, *rest = name.split(".")
     if package == "reports":
-        assert not any(name.startswith("essim") for name in names)
-        return
-    assert not any(name.split(".")[0] == "plotly" for name in names)
-    if rest[0] == "__init__":
-        return
-    for name in names:
-        if name.startswith("essim."):
-            assert RANK[name.split(".")[1]] <= RANK[rest[0]], f"{file.name} imports {name}"
+        return package
+    return rest[0] if package == "essim" and rest else None
 
 
-def test_every_module_has_its_place() -> None:
-    modules = {p.stem for p in (ROOT / "essim").glob("*.py")} - {"__init__"}
-    packages = {p.parent.name for p in (ROOT / "essim").glob("*/__init__.py")}
-    assert modules | packages == set(RANK)
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_point_to_rooms_above(name: str) -> None:
+    wanted = imports(MODULES[name])
+    package, own = name.split(".")[0], room(name)
+    for other in wanted:
+        top = other.split(".")[0]
+        assert package in HOMES.get(top, {package}), f"{name} imports {other}"
+        theirs = room(other)
+        if own and theirs:
+            assert RANK[theirs] <= RANK[own], f"{name} imports {other}"
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    graph = nx.DiGraph(
+        (name, other)
+        for name, file in MODULES.items()
+        for other in imports(file) & set(MODULES)
+        if other != name
+    )
+    assert list(nx.simple_cycles(graph)) == []
+
+
+def test_every_module_has_its_room() -> None:
+    assert {room(name) for name in MODULES} - {None} == set(ROOMS)
 
 
 def test_files_stay_short() -> None:

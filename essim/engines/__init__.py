@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from essim.engines.des import finish as finish_des
 from essim.engines.maxplus import finish as finish_maxplus
-from essim.step import Op
+from essim.step.ops import Op
 
 Finish = Callable[
     [Sequence[Op], Sequence[NDArray[np.int64]], Sequence[int] | None], NDArray[np.int64]

@@ -10,7 +10,7 @@ import simpy
 from numpy.typing import NDArray
 
 from essim.engines.graph import Graph
-from essim.step import Op
+from essim.step.ops import Op
 
 Process = Generator[simpy.Event, Any, None]
 

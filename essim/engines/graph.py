@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from essim.step import MAIN_STREAM, Op
+from essim.step.ops import MAIN_STREAM, Op
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essim.engines.graph import Graph
-from essim.step import MAIN_STREAM, Op
+from essim.step.ops import MAIN_STREAM, Op
 
 Row = NDArray[np.int64]
 

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from essim.errors import EssimError, InputError
-from essim.files import write_files
-from essim.realrun import read_json
-from measure.decode import cells, cpu_plan
-from measure.machine import machine_facts
-from measure.table import Progress
+from essim.text.files import write_files
+from essim.validate.measured_run import read_json
+from measure.decode.cpu import plan as cpu_plan
+from measure.decode.shared import cells
+from measure.harness.machine import machine_facts
+from measure.harness.table import Progress
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -39,7 +40,7 @@ def plan_of_this_machine(modes: Sequence[str] | None, quick: bool, steps: int | 
     """Return what this machine measures by default."""
     if torch.cuda.is_available():
         # Imported by name: without a GPU there is no Triton.
-        return importlib.import_module("measure.decode.gpu_plan").make_plan(modes, quick, steps)  # type: ignore[no-any-return]
+        return importlib.import_module("measure.decode.gpu.plan").make_plan(modes, quick, steps)  # type: ignore[no-any-return]
     return cpu_plan.make_plan(modes, quick, steps)
 
 

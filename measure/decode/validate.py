@@ -13,18 +13,19 @@ from typing import Any
 import torch
 
 from essim.errors import EssimError, InputError
-from essim.realrun import read_json
-from essim.results import Row
-from essim.scenario import Scenario
-from essim.selectors.rocketkv import RocketKV
-from measure.decode import cells, cpu_plan
-from measure.decode.cells import WARM_UP_STEPS, Cell, Plan, Run
-from measure.decode.cpu_loop import CpuDecode
+from essim.methods.selectors.rocketkv import RocketKV
+from essim.results.rows import Row
+from essim.simulate.scenario import Scenario
+from essim.validate.measured_run import read_json
+from measure.decode.cpu import plan as cpu_plan
+from measure.decode.cpu.loop import CpuDecode
 from measure.decode.main import write_provenance
-from measure.decode.modes import check_mode
-from measure.decode.weights import Weights, check_shape
-from measure.machine import thread_count
-from measure.table import Progress
+from measure.decode.shared import cells
+from measure.decode.shared.cells import WARM_UP_STEPS, Cell, Plan, Run
+from measure.decode.shared.modes import check_mode
+from measure.decode.shared.weights import Weights, check_shape
+from measure.harness.machine import thread_count
+from measure.harness.table import Progress
 
 SEED = 0
 
@@ -106,7 +107,7 @@ def _cpu_refusals(point: Scenario) -> dict[str, bool]:
 
 def _gpu_refusals(point: Scenario) -> dict[str, bool]:
     """Return what the GPU loop was compiled for and a point does not have."""
-    plan: Any = importlib.import_module("measure.decode.gpu_plan")
+    plan: Any = importlib.import_module("measure.decode.gpu.plan")
     selector, routing = point.resolved_selector(), point.routing
     settings = (plan.RANK, plan.CHANNELS)
     refusals = {f"the loop on a GPU is of {plan.MODEL.name}": point.model != plan.MODEL}
@@ -148,7 +149,7 @@ def vars_of(cell: Cell) -> Row:
 
 def gpu_plan_of(points: Sequence[Scenario]) -> Plan:
     """Return the GPU's campaign with these points as its cells."""
-    make_plan: Any = importlib.import_module("measure.decode.gpu_plan").make_plan
+    make_plan: Any = importlib.import_module("measure.decode.gpu.plan").make_plan
     steps, wanted = _cells(points)
     plan: Plan = make_plan(None, quick=True, steps=steps)
     return replace(plan, cells=tuple(wanted), facts=plan.facts | _selector(points))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from measure.kernels.attention import Attention, PagedCache
+from measure.kernels.attention.launch import Attention, PagedCache
 from measure.kernels.reference import Floats
 from measure.kernels.router_checks import floats
 

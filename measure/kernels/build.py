@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from essim.errors import AbsentError
@@ -20,6 +21,40 @@ def source_hash(paths: Sequence[Path]) -> str:
     for path in sorted(paths):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def code_hash(paths: Sequence[Path]) -> str:
+    """Hash of what is compiled or traced: 16 hexadecimal digits.
+
+    Imports, docstrings, comments and blank lines do not count, nor do names and folders of files:
+    a kernel that moves is still the kernel that was timed.
+    """
+    codes = sorted(_python_code(p) if p.suffix == ".py" else _c_code(p) for p in paths)
+    return hashlib.sha256("\0".join(codes).encode()).hexdigest()[:16]
+
+
+def _python_code(path: Path) -> str:
+    text = path.read_text()
+    dropped: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            dropped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            first = node.body[0]
+            dropped.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines = enumerate(text.splitlines(), start=1)
+    return _without(("#",), (line for number, line in lines if number not in dropped))
+
+
+def _c_code(path: Path) -> str:
+    return _without(("//", '#include "'), path.read_text().splitlines())
+
+
+def _without(starts: tuple[str, ...], lines: Iterable[str]) -> str:
+    kept = (line.rstrip() for line in lines if line.strip())
+    return "\n".join(line for line in kept if not line.lstrip().startswith(starts))
 
 
 def compiler_version(compiler: str) -> str:

@@ -14,18 +14,21 @@ from functools import partial
 
 import torch
 
-from measure.gpu import streams
-from measure.kernels import flow, projection, router_fused, router_stepwise
-from measure.kernels.attention import (
+from measure.harness.gpu import streams
+from measure.kernels.attention.launch import (
     Attention,
     PagedCache,
     dense_attention,
     random_cache,
     sparse_attention,
 )
-from measure.kernels.mailbox import Mailbox
+from measure.kernels.cpu_router.abi import RouterShape
+from measure.kernels.flow import gpu as flow
+from measure.kernels.flow import projection
+from measure.kernels.gpu_router.fused import router as router_fused
+from measure.kernels.gpu_router.stepwise import router as router_stepwise
+from measure.kernels.handover.mailbox import Mailbox
 from measure.kernels.reference import rope_table
-from measure.kernels.router_abi import RouterShape
 
 Step = tuple[str, Callable[[], object]]
 Router = router_fused.FusedRouter | router_stepwise.StepwiseRouter

@@ -45,8 +45,8 @@ def compile_cuda(main: Path, cache: Path | None = None) -> Path:
 
 @functools.cache
 def load_cuda(name: str) -> ctypes.CDLL:
-    """The library of ``NAME.cu``."""
-    return ctypes.CDLL(str(compile_cuda(FOLDER / f"{name}.cu")))
+    """The library of ``NAME.cu``, wherever below this folder it lies."""
+    return ctypes.CDLL(str(compile_cuda(next(FOLDER.rglob(f"{name}.cu")))))
 
 
 def check(code: int, name: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from measure.kernels import flow, projection, stage1
-from measure.kernels.attention import random_cache
+from measure.kernels.attention.launch import random_cache
 from measure.kernels.compare import relative_error
+from measure.kernels.flow import gpu as flow
+from measure.kernels.flow import projection, stage1
 from measure.kernels.reference import latent, page_summaries, rope_table, rotate, to_e5m2
 from measure.kernels.router_checks import floats
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from measure.kernels.compare import routed_error, updated_summary
+from measure.kernels.gpu_router.fused.router import FusedRouter
+from measure.kernels.gpu_router.stepwise.router import StepwiseRouter
 from measure.kernels.reference import Floats
-from measure.kernels.router_fused import FusedRouter
-from measure.kernels.router_stepwise import StepwiseRouter
 
 
 def floats(tensor: torch.Tensor) -> Floats:

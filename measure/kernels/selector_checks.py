@@ -7,11 +7,11 @@ import torch
 
 from measure.kernels.attention_reference import sequence
 from measure.kernels.compare import selection_error
-from measure.kernels.quest_summaries import build_summaries
+from measure.kernels.gpu_router.exact_topk.router import ExactTopKRouter
+from measure.kernels.gpu_router.quest.router import QuestRouter
+from measure.kernels.gpu_router.quest.summaries import build_summaries
 from measure.kernels.reference import Floats, page_summaries, routable_pages
 from measure.kernels.router_checks import floats, paged_summaries
-from measure.kernels.router_exact_topk import ExactTopKRouter
-from measure.kernels.router_quest import QuestRouter
 
 UNSET = 1 << 30
 """An index that no kernel may leave: out of every range."""

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from essim.model import ModelShape
-from essim.selectors.rocketkv import RocketKV
+from essim.methods.selectors.rocketkv import RocketKV
+from essim.model.shape import ModelShape
 
 TINY = ModelShape(
     name="tiny",
@@ -38,7 +38,7 @@ def selector(top_pages: int = 5, prompt_budget: int = 48) -> RocketKV:
 
 def tiny(mode: str, *, top_pages: int = 5, batch: int = 2, capacity: int = 160, **options: Any):
     """A run of the tiny model; worker and main thread are left to the scheduler."""
-    from measure.decode.cpu_loop import CpuDecode
+    from measure.decode.cpu.loop import CpuDecode
 
     settings = {"rank": RANK, "channels": CHANNELS, "capture": True, "pin": False}
     if mode == "cpu-mix":

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from measure.kernels.bench_cpu_router import LATENT, sample, sample_updates
-from measure.kernels.cpu_router import Router
+from measure.kernels.cpu_router.abi import RouterShape
+from measure.kernels.cpu_router.router import Router
 from measure.kernels.reference import rope_table
-from measure.kernels.router_abi import RouterShape
+from measure.studies.cpu_router import LATENT, sample, sample_updates
 
-SCRIPT = Path(__file__).parents[2] / "measure" / "kernels" / "bench_cpu_router.py"
+SCRIPT = Path(__file__).parents[2] / "measure" / "studies" / "cpu_router.py"
 
 
 def test_one_command(tmp_path: Path) -> None:

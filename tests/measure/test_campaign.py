@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from essim.errors import InputError
-from essim.hardware import TableSpec
-from measure import calibrate, campaign
-from measure.campaign import Bench, Ready, grid, held_out, result_files
+from essim.hardware.profile import TableSpec
+from measure.harness import campaign
+from measure.harness import profile as calibrate
+from measure.harness.campaign import Bench, Ready, grid, held_out, result_files
 
 
 def linear_bench(calls: list[object], table: str = "norm", source_hash: str = "a") -> Bench:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from essim.errors import AbsentError, InputError
 from measure.kernels import reference as ref
-from measure.kernels.cpu_router import Router, fold_norm
-from measure.kernels.router_abi import ISAS, STORAGES, RouterShape
-from measure.kernels.router_library import available_isas, best_isa
+from measure.kernels.cpu_router.abi import ISAS, STORAGES, RouterShape
+from measure.kernels.cpu_router.library import available_isas, best_isa
+from measure.kernels.cpu_router.router import Router, fold_norm
 
 ENCODE = {"e5m2": ref.to_e5m2, "bf16": ref.to_bf16}
 DECODE: dict[str, Callable[[Any], npt.NDArray[np.float64]]] = {

@@ -14,11 +14,13 @@ torch = pytest.importorskip("torch", reason="torch is an extra")
 from decodes import PAGE, TINY, tiny  # noqa: E402
 
 from essim.errors import AbsentError, InputError  # noqa: E402
-from essim.model import PRESETS  # noqa: E402
-from measure.decode import cells, cpu_plan, main  # noqa: E402
-from measure.decode.cells import Cell, Plan, grid  # noqa: E402
-from measure.decode.modes import CPU_MODES, check_mode, routing_of  # noqa: E402
-from measure.decode.weights import Weights  # noqa: E402
+from essim.model.shape import PRESETS  # noqa: E402
+from measure.decode import main  # noqa: E402
+from measure.decode.cpu import plan as cpu_plan  # noqa: E402
+from measure.decode.shared import cells  # noqa: E402
+from measure.decode.shared.cells import Cell, Plan, grid  # noqa: E402
+from measure.decode.shared.modes import CPU_MODES, check_mode, routing_of  # noqa: E402
+from measure.decode.shared.weights import Weights  # noqa: E402
 
 
 class Counted:

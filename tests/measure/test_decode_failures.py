@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is an extra")
 from decodes import CHANNELS, PAGE, tiny  # noqa: E402
 
 from essim.errors import AbsentError, InputError  # noqa: E402
-from measure.decode.reference import floats, step_errors  # noqa: E402
+from measure.decode.shared.reference import floats, step_errors  # noqa: E402
 from measure.kernels import reference as ref  # noqa: E402
 
 CPU = ["cpu-target", "cpu-in", "cpu-mid", "cpu-mix"]

@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch", reason="torch is an extra")
 from decodes import CHANNELS, MIX, PAGE, ROUTED, TINY, tiny  # noqa: E402
 
 from essim.errors import InputError  # noqa: E402
-from essim.selectors.dense import Dense  # noqa: E402
-from essim.step import decode_step  # noqa: E402
-from measure.decode.kv_cache import THETA  # noqa: E402
-from measure.decode.prefill import prefill  # noqa: E402
-from measure.decode.reference import float64_step, floats, step_errors  # noqa: E402
-from measure.decode.weights import Weights  # noqa: E402
-from measure.kernels import torch_flow as flow  # noqa: E402
+from essim.methods.selectors.dense import Dense  # noqa: E402
+from essim.step.ops import decode_step  # noqa: E402
+from measure.decode.shared.kv_cache import THETA  # noqa: E402
+from measure.decode.shared.prefill import prefill  # noqa: E402
+from measure.decode.shared.reference import float64_step, floats, step_errors  # noqa: E402
+from measure.decode.shared.weights import Weights  # noqa: E402
+from measure.kernels.flow import cpu as flow  # noqa: E402
 
 # Sums in fp32; queries in BF16 where the router makes or gets them; scores within fp32 rounding.
 LIMITS = {"logits": 2e-5, "input": 1e-5, "query": 1e-2, "selection": 1e-3}

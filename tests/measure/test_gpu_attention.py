@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure.kernels import attention_reference  # noqa: E402
-from measure.kernels.attention import (  # noqa: E402
+from measure.kernels.attention.launch import (  # noqa: E402
     Attention,
     dense_attention,
     random_cache,

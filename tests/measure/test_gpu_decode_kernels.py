@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from measure import gpu_handover  # noqa: E402
-from measure.decode.gpu_cache import BLOCK_PAGES, block_tokens, paged, planes  # noqa: E402
-from measure.decode.gpu_kernels import rope_append  # noqa: E402
+from measure.decode.gpu.cache import BLOCK_PAGES, block_tokens, paged, planes  # noqa: E402
+from measure.decode.gpu.kernels import rope_append  # noqa: E402
 from measure.kernels import flow  # noqa: E402
-from measure.kernels.attention import random_cache  # noqa: E402
+from measure.kernels.attention.launch import random_cache  # noqa: E402
+from measure.kernels.gpu_router.stepwise.widen import widen  # noqa: E402
 from measure.kernels.reference import rope_table  # noqa: E402
-from measure.kernels.widen import widen  # noqa: E402
 
 PAGE, DIM = 4, 64
 

@@ -10,10 +10,10 @@ require_interpreter()
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from measure.kernels.attention import random_cache  # noqa: E402
-from measure.kernels.quest_summaries import build_summaries  # noqa: E402
-from measure.kernels.router_exact_topk import ExactTopKRouter  # noqa: E402
-from measure.kernels.router_quest import random_router  # noqa: E402
+from measure.kernels.attention.launch import random_cache  # noqa: E402
+from measure.kernels.gpu_router.exact_topk.router import ExactTopKRouter  # noqa: E402
+from measure.kernels.gpu_router.quest.router import random_router  # noqa: E402
+from measure.kernels.gpu_router.quest.summaries import build_summaries  # noqa: E402
 from measure.kernels.selector_checks import (  # noqa: E402
     check_exact_topk,
     check_quest,

@@ -7,8 +7,8 @@ require_interpreter()
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+from measure.kernels.gpu_router.stepwise.router import random_router  # noqa: E402
 from measure.kernels.router_checks import check_stepwise  # noqa: E402
-from measure.kernels.router_stepwise import random_router  # noqa: E402
 
 
 @pytest.mark.parametrize("context_tokens", [3, 90, 401, 804])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from essim.errors import AbsentError
+from measure.harness.machine import cpu_quota, library_version, machine_facts, thread_count
 from measure.kernels.build import compile_library, source_hash
-from measure.machine import cpu_quota, library_version, machine_facts, thread_count
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

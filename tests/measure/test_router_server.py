@@ -14,12 +14,12 @@ import pytest
 
 from essim.errors import AbsentError, InputError
 from measure.kernels import reference as ref
-from measure.kernels import router_abi as abi
-from measure.kernels.bench_cpu_router import LATENT, sample
-from measure.kernels.cpu_router import Router
+from measure.kernels.cpu_router import abi
+from measure.kernels.cpu_router.abi import RouterShape
+from measure.kernels.cpu_router.library import best_isa, mailbox_layout
+from measure.kernels.cpu_router.router import Router
 from measure.kernels.reference import rope_table
-from measure.kernels.router_abi import RouterShape
-from measure.kernels.router_library import best_isa, mailbox_layout
+from measure.studies.cpu_router import LATENT, sample
 
 SHAPE = abi.RouterShape(2, 2, 4, 2, 64, 4, 400, 8, 16, rank=64)
 POISON = 0x7F7F7F7F

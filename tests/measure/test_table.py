@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from essim.errors import InputError
-from measure.table import Progress, ResultTable, fill
-from measure.timing import Measurement, Spec, from_samples
+from measure.harness.table import Progress, ResultTable, fill
+from measure.harness.timing import Measurement, Spec, from_samples
 
 AXES = ("m", "n")
 
@@ -55,8 +55,8 @@ def test_a_resumed_run_skips_what_is_there(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from measure.table import ResultTable, fill
-from measure.timing import Spec, from_samples
+from measure.harness.table import ResultTable, fill
+from measure.harness.timing import Spec, from_samples
 points = [Spec("gemm", {"m": m, "n": 8}, "bf16", "cold", 1000, "abc") for m in range(5)]
 def measure(point):
     if point.axes["m"] == 3:

@@ -8,7 +8,7 @@ from itertools import chain, repeat
 import pytest
 
 from essim.errors import InputError
-from measure.timing import Spec, from_samples, measure, warm_up
+from measure.harness.timing import Spec, from_samples, measure, warm_up
 
 SPEC = Spec("gemm", {"m": 1, "n": 2}, "bf16", "cold", bytes_moved=1000, source_hash="abc")
 

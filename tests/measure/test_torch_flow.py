@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is an extra")
 
-from measure.kernels import torch_flow as flow  # noqa: E402
+from measure.kernels.flow import cpu as flow  # noqa: E402
 
 B, H, G, D = 2, 6, 3, 16
 

@@ -15,13 +15,13 @@ torch = pytest.importorskip("torch", reason="torch is an extra")
 
 from decodes import Neighbours, essim  # noqa: E402
 
-from essim.model import ModelShape  # noqa: E402
-from essim.scenario import load_scenario  # noqa: E402
-from essim.selectors.rocketkv import RocketKV  # noqa: E402
-from measure.decode.cpu_loop import CpuDecode  # noqa: E402
+from essim.methods.selectors.rocketkv import RocketKV  # noqa: E402
+from essim.model.shape import ModelShape  # noqa: E402
+from essim.simulate.scenario import load_scenario  # noqa: E402
+from measure.decode.cpu.loop import CpuDecode  # noqa: E402
+from measure.decode.shared.weights import Weights  # noqa: E402
 from measure.decode.validate import cpu_plan_of, gpu_plan_of, why_not  # noqa: E402
-from measure.decode.weights import Weights  # noqa: E402
-from measure.machine import thread_count  # noqa: E402
+from measure.harness.machine import thread_count  # noqa: E402
 
 TINY = """
 name: tiny
@@ -97,7 +97,7 @@ def test_a_run_on_a_gpu_is_said_to_be_of_the_points_selector(
         return replace(plan, cells=(), facts=of_the_campaign)
 
     module = SimpleNamespace(make_plan=make_plan)
-    monkeypatch.setitem(sys.modules, "measure.decode.gpu_plan", module)
+    monkeypatch.setitem(sys.modules, "measure.decode.gpu.plan", module)
     made = gpu_plan_of(load_scenario(scenario())[1])
     assert (made.facts["selector"]["top_pages"], made.facts["rank"]) == (5, 128)
     assert [cell.mode for cell in made.cells] == ["dense", "gpu-target", "cpu-mid", "gpu_side-mid"]

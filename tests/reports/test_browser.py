@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser import needs_browser, opened
 
-from essim.figure2 import figure2
+from essim.simulate.figure2 import figure2
 from reports.compare_page import compare_blocks
 from reports.figure2 import figure2_blocks
 from reports.page import render

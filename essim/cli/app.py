@@ -1,0 +1,280 @@
+"""The command line. Heavy imports happen inside the commands: ``essim --help`` stays instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from essim.cli.options import (
+    Engine,
+    EngineOption,
+    JsonOption,
+    ScenarioArg,
+    SeedOption,
+    SetOption,
+    StrictOption,
+    What,
+    print_json,
+    progress,
+    say_written,
+    shows_errors,
+    warn_of_old_kernels,
+)
+from essim.cli.validation import compare, validate
+from essim.errors import TORCH_HINT, AbsentError, InputError
+
+if TYPE_CHECKING:
+    from essim.simulate.scenario import Scenario
+    from essim.simulate.sweep import Simulator
+
+app = typer.Typer(
+    help="What does it buy to choose KV pages earlier, and where should that routing run?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+@shows_errors
+def run(
+    scenario: ScenarioArg,
+    trace: Annotated[Path | None, typer.Option(help="One step for Chrome or Perfetto.")] = None,
+    html: Annotated[Path | None, typer.Option(help="One step as an HTML timeline.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="Which step; default the middle.")] = None,
+    set_: SetOption = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    as_json: JsonOption = False,
+    engine: EngineOption = Engine.auto,
+    strict: StrictOption = False,
+    seed: SeedOption = 0,
+) -> None:
+    """Simulate one point: a table, where the time goes, one sentence of verdict."""
+    from essim.cli import pages
+    from essim.text.files import check_outputs, write_files
+    from reports import terminal as show
+    from reports.verdict import run_verdict
+
+    file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
+    check_outputs([file], html=html, trace=trace)
+    row = simulator.rows([base])[0]
+    verdict = run_verdict(base, row)
+    parts = simulator.breakdown(base) if row["step_s"] is not None else []
+    about = _manifest(file, set_, simulator, [base])
+    files = pages.step_files(trace, html, step, base, simulator, parts, verdict, about)
+    write_files(files)
+    if as_json:
+        print_json({"row": row, "step": parts, "verdict": verdict, "manifest": about})
+    else:
+        show.run(row, parts, simulator.profile(base.hardware).spec.provisional)
+        print(verdict)
+    say_written(*files)
+
+
+@app.command()
+@shows_errors
+def sweep(
+    scenario: ScenarioArg,
+    out: Annotated[Path | None, typer.Option(help="Results as .csv or .parquet.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Curves and table as one HTML page.")] = None,
+    map_: Annotated[
+        str | None, typer.Option("--map", help="Two swept keys X,Y of the break-even map.")
+    ] = None,
+    set_: SetOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+    engine: EngineOption = Engine.auto,
+    strict: StrictOption = False,
+    seed: SeedOption = 0,
+) -> None:
+    """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
+    from essim.cli import pages
+    from essim.results.rows import add_swept, result_files
+    from essim.simulate.breakeven import break_even, map_axes
+    from essim.text.files import check_outputs, write_files
+    from reports import terminal as show
+    from reports.verdict import sweep_verdict
+
+    file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
+    check_outputs([file], out, html)
+    with progress(len(points)) as advance:
+        rows = simulator.rows(points, advance)
+    add_swept(base, points, rows)
+    axes = map_axes(base, rows, map_)
+    cells = break_even(points, rows, *axes) if axes else []
+    verdict = sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])
+    about = _manifest(file, set_, simulator, points)
+    files = {} if out is None else result_files(rows, out, about)
+    if html is not None:
+        files[html] = pages.sweep(base, rows, verdict, about, cells, axes)
+    write_files(files)
+    if as_json:
+        print_json({"rows": rows, "map": cells, "verdict": verdict, "manifest": about})
+    else:
+        show.sweep(rows, any(simulator.profile(p.hardware).spec.provisional for p in points))
+        if axes:
+            show.break_even(cells, *axes)
+        print(*verdict, sep="\n")
+    say_written(out, html)
+
+
+@app.command()
+@shows_errors
+def figure2(
+    out: Annotated[Path | None, typer.Option(help="Rows as .csv or .parquet.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Chart and table as one HTML page.")] = None,
+    as_json: JsonOption = False,
+    loki: Annotated[
+        Literal["pca", "cached"], typer.Option(help="Project by the full basis, or onto r.")
+    ] = "pca",
+    hsa_scan: Annotated[
+        Literal["all", "stage1"], typer.Option(help="Scan all tokens, or those stage 1 keeps.")
+    ] = "all",
+) -> None:
+    """Show which share of attention-side compute is routing, by method and compression."""
+    from essim.cli import pages
+    from essim.results.rows import result_files, versions
+    from essim.simulate.figure2 import COLUMNS
+    from essim.simulate.figure2 import figure2 as shares
+    from essim.text.files import check_outputs, write_files
+    from reports import terminal as show
+
+    check_outputs([], out, html)
+    rows = shares(loki, hsa_scan)
+    about = versions() | {"loki": loki, "hsa_scan": hsa_scan}
+    files = {} if out is None else result_files(rows, out, about, COLUMNS)
+    if html is not None:
+        files[html] = pages.figure2(rows, about)
+    write_files(files)
+    if as_json:
+        print_json({"rows": rows, "manifest": about})
+    else:
+        show.columns(rows, [key for key in COLUMNS if key != "context_tokens"])
+    say_written(out, html)
+
+
+@app.command()
+@shows_errors
+def memory(
+    scenario: ScenarioArg,
+    pool_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Derive a pre-allocated pool of so many tokens too.")
+    ] = None,
+    set_: SetOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+) -> None:
+    """Derive every byte of the base point, and the largest batch that fits."""
+    from essim.simulate.derivation import derivation, facts, largest_batches
+    from reports import terminal as show
+
+    _, base, _, simulator = _load(scenario, set_, Engine.auto, strict=False, seed=0)
+    profile = simulator.profile(base.hardware)
+    lines, sentences = derivation(base, profile), facts(base, profile, pool_tokens)
+    if as_json:
+        batches = largest_batches(base, profile)
+        print_json({"lines": lines, "largest_batch": batches, "facts": sentences})
+    else:
+        show.memory(base.name, lines, sentences)
+
+
+@app.command()
+@shows_errors
+def measure(
+    profile: Annotated[str, typer.Option(help="Name of the profile to write.")] = "this-machine",
+    out: Annotated[Path, typer.Option(help="Folder of profiles.")] = Path("hardware_profiles"),
+    quick: Annotated[bool, typer.Option(help="A coarse grid: a minute or two.")] = False,
+) -> None:
+    """Time this machine's kernels and write a hardware profile; a killed run goes on."""
+    try:
+        from measure.main import measure_machine
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise AbsentError("measuring needs torch", TORCH_HINT) from None
+    from essim.cli import listing
+    from reports import terminal as show
+
+    with show.table_progress() as tell:
+        written = measure_machine(profile, out, quick, tell)
+    say_written(written)
+    show.entries(listing.tables(written))
+
+
+app.command()(shows_errors(compare))
+app.command()(shows_errors(validate))
+
+
+@app.command("list")
+@shows_errors
+def list_(
+    what: What,
+    name: Annotated[str | None, typer.Argument(help="A hardware profile: list its tables.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what there is: models, hardware, selectors, routings or scenarios."""
+    from essim.cli import listing
+    from essim.hardware.profile import find_profile
+    from reports import terminal as show
+
+    if name is None:
+        entries = getattr(listing, what.value)()
+    elif what is not What.hardware:
+        raise InputError(f"list {what.value} {name}", "Only hardware is listed by name")
+    else:
+        try:
+            entries = listing.tables(find_profile(name, Path()))
+        except ValueError as error:
+            message, _, hint = str(error).partition("; ")
+            raise InputError(message, hint) from None
+        entries = entries or [{"name": name, "about": "nothing measured"}]
+    if as_json:
+        print_json({what.value: entries})
+    else:
+        show.entries(entries)
+
+
+@app.command()
+@shows_errors
+def schema() -> None:
+    """Print the JSON schema of a scenario file, for editors."""
+    from essim.simulate.scenario import schema as scenario_schema
+
+    print_json(scenario_schema())
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"essim {installed('essim')}")
+        raise typer.Exit
+
+
+def _load(
+    scenario: str, overrides: list[str], engine: Engine, strict: bool, seed: int
+) -> tuple[Path, Scenario, list[Scenario], Simulator]:
+    """Return the scenario's file, base point, grid points, and a simulator for them."""
+    from essim.simulate.scenario import find_scenario, load_scenario
+    from essim.simulate.sweep import Simulator
+
+    file = find_scenario(scenario)
+    base, points = load_scenario(file, overrides)
+    simulator = Simulator(file.parent, engine.value, strict, seed)
+    return file, base, points, simulator
+
+
+def _manifest(
+    file: Path, overrides: list[str], simulator: Simulator, points: list[Scenario]
+) -> dict[str, Any]:
+    from essim.engines import pick_engine
+    from essim.results.rows import manifest
+
+    profiles = [simulator.profile(n) for n in dict.fromkeys(point.hardware for point in points)]
+    warn_of_old_kernels(profiles)
+    about = manifest(file, overrides, profiles)
+    engine = pick_engine(simulator.engine)[0]
+    return about | {"engine": engine, "seed": simulator.seed, "strict": simulator.strict}

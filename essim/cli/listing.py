@@ -1,0 +1,111 @@
+"""What ``essim list`` prints: names and one line about each."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from pathlib import Path
+
+from essim.errors import EssimError
+from essim.hardware import profile as _hardware
+from essim.methods import routing
+from essim.methods import selectors as _selectors
+from essim.model import shape as model
+
+Entries = list[dict[str, str]]
+
+
+def models() -> Entries:
+    """Return the model presets."""
+    return [
+        {
+            "name": name,
+            "about": f"{m.layers} layers, hidden {m.hidden}, {m.heads} heads / {m.kv_heads} KV "
+            f"x {m.head_dim}, {m.weight_bytes() / 1e9:.1f} GB of weights, "
+            f"{m.kv_bytes_per_token()} KV bytes a token",
+        }
+        for name, m in model.PRESETS.items()
+    ]
+
+
+def hardware() -> Entries:
+    """Return the hardware profiles found, what is measured and how well; errors are said."""
+    entries: dict[str, str] = {}
+    owners: dict[bytes, str] = {}
+    for folder in _hardware.profile_folders():
+        for file in sorted(folder.glob("*.yaml")):
+            if file.stem in entries:
+                continue
+            try:
+                with warnings.catch_warnings():  # of cells, which loading it alone says
+                    warnings.simplefilter("ignore")
+                    profile = _hardware.load_profile(file)
+            except EssimError as error:
+                entries[file.stem] = f"cannot be read: {error}"
+                continue
+            entries[file.stem] = _about(profile.spec)
+            for name, spec in profile.spec.tables.items():
+                content = _hardware.table_file(file, name).read_bytes()
+                owner = owners.setdefault(content, file.stem)
+                if owner != file.stem and owner not in spec.note.split():  # or a copy that says so
+                    warnings.warn(f"table {name} of {file.stem} is that of {owner}", stacklevel=2)
+    return [{"name": name, "about": about} for name, about in entries.items()]
+
+
+def _about(spec: _hardware.ProfileSpec) -> str:
+    """Return a profile's devices, and its tables with their held-out errors."""
+    state = "provisional; " if spec.provisional else ""
+    tables = []
+    for name, table in spec.tables.items():
+        held = table.heldout
+        errors = f"{held.median_frac:.1%}, worst {held.worst_frac:.1%}" if held else "unchecked"
+        tables.append(f"{name} ({errors})")
+    found = ", ".join(tables)
+    measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
+    return f"{state}{spec.gpu.name} + {spec.cpu.name}; {measured}"
+
+
+def tables(file: Path) -> Entries:
+    """Return a profile's tables with their points and held-out errors."""
+    profile = _hardware.load_profile(file)
+    entries = []
+    for name, table in profile.spec.tables.items():
+        points = sum(grid.size for grid in profile.tables[name].grids.values())
+        held = table.heldout
+        errors = "nothing held out"
+        if held:
+            errors = f"{held.points} held out: median error {held.median_frac:.1%}"
+            errors += f", worst {held.worst_frac:.1%}"
+        about = f"{points} points; {errors}"
+        about += f"; {table.note}" if table.note else ""
+        entries.append({"name": name, "about": about})
+    return entries
+
+
+def selectors() -> Entries:
+    """Return the KV selectors."""
+    return [
+        {"name": name, "about": (inspect.getdoc(selector) or "").splitlines()[0]}
+        for name, selector in _selectors.SELECTORS.items()
+    ]
+
+
+def routings() -> Entries:
+    """Return the routing presets."""
+    return [
+        {"name": name, "about": ", ".join(f"{k}: {v}" for k, v in fields.items())}
+        for name, fields in routing.PRESETS.items()
+    ]
+
+
+def scenarios() -> Entries:
+    """Return the shipped scenarios with the comment at their top."""
+    entries = []
+    for file in sorted(_hardware.shipped("scenarios").glob("*.yaml")):
+        comments = []
+        for line in file.read_text().splitlines():
+            if not line.startswith("#"):
+                break
+            comments.append(line.lstrip("# "))
+        entries.append({"name": file.stem, "about": " ".join(comments)})
+    return entries

@@ -1,0 +1,106 @@
+"""HTML pages and traces: what the commands compute, handed to `reports` (plotly loads here)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from essim.errors import InputError
+from essim.results.rows import Row, differing
+from essim.simulate.scenario import Scenario
+from essim.simulate.sweep import Simulator
+from essim.simulate.timeline import Timeline
+from essim.validate.compare import Comparison
+
+if TYPE_CHECKING:
+    from reports.page import Block
+
+
+def sweep(
+    base: Scenario,
+    rows: list[Row],
+    verdict: list[str],
+    about: dict[str, Any],
+    cells: list[Row],
+    axes: tuple[str, str] | None,
+) -> bytes:
+    """Return the page of a sweep: verdict, curves, break-even maps, table, sources."""
+    from reports.maps import break_even_maps
+    from reports.page import Chart, Heading
+    from reports.sweep_page import sweep_blocks
+
+    known = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
+    by = [key for key in differing(rows) if key not in known]
+    blocks = sweep_blocks(rows, verdict, base.compare.baseline, about, by)
+    if axes:
+        maps = [Chart(figure) for figure in break_even_maps(cells, *axes)]
+        at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
+        blocks[at:at] = [Heading("Break-even"), *maps]
+    return _page(base.name, blocks)
+
+
+def figure2(rows: list[Row], about: dict[str, Any]) -> bytes:
+    """Return the page of Figure 2."""
+    from reports.figure2 import figure2_blocks
+
+    return _page("Routing's share of attention-side compute", figure2_blocks(rows, about))
+
+
+def step_files(
+    trace: Path | None,
+    html: Path | None,
+    step: int | None,
+    base: Scenario,
+    simulator: Simulator,
+    parts: list[Row],
+    verdict: str,
+    about: dict[str, Any],
+) -> dict[Path, bytes]:
+    """Return one decode step as a trace, as a page, or both."""
+    if trace is None and html is None:
+        return {}
+    steps = base.workload.output_tokens - 1
+    if not parts:
+        raise InputError("there is no decode step to show", verdict, key="--trace, --html")
+    if step is not None and step > steps:
+        raise InputError(f"{step} is past the last decode step", f"1 to {steps}", key="--step")
+    chosen = step or (steps + 1) // 2
+    timeline = Timeline.of(simulator.decode(base), chosen - 1)
+    files = {}
+    if trace is not None:
+        load, selector = base.workload, base.resolved_selector()
+        kept, pages = selector.kept_prompt_tokens(load.input_tokens), selector.table_conditions()
+        attended = pages["page_tokens"] * pages["top_pages"] if pages else kept
+        of = {"mode": base.mode, "batch": load.batch, "context_tokens": kept + chosen}
+        of |= {"attended_tokens": attended}
+        content = timeline.trace() | {"otherData": of}
+        files[trace] = (json.dumps(content, indent=0) + "\n").encode()
+    if html is not None:
+        from reports.step_page import step_blocks
+
+        title = f"{base.name}, {base.routing.name}, step {chosen} of {steps}"
+        blocks = step_blocks(timeline.rows(), parts, verdict, title, about)
+        files[html] = _page(base.name, blocks)
+    return files
+
+
+def comparison(
+    result: Comparison,
+    points: Mapping[str, Sequence[tuple[int, int]]],
+    steps: Sequence[Mapping[str, Any]],
+    sentences: Sequence[str],
+    about: Mapping[str, Any],
+) -> bytes:
+    """Return the page of predictions beside a real run."""
+    from reports.compare_page import compare_blocks
+
+    blocks = compare_blocks(result.as_dict(), points, steps, sentences, about)
+    return _page("Predicted and measured decode steps", blocks)
+
+
+def _page(title: str, blocks: Sequence[Block]) -> bytes:
+    from reports.page import render
+
+    return render(title, blocks).encode()

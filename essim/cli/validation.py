@@ -1,0 +1,181 @@
+"""``essim compare`` and ``essim validate``: predictions beside a real run."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from essim.cli.options import (
+    JsonOption,
+    ScenarioArg,
+    SeedOption,
+    SetOption,
+    print_json,
+    say_written,
+    warn_of_old_kernels,
+)
+from essim.errors import TORCH_HINT, AbsentError, InputError
+
+if TYPE_CHECKING:
+    from essim.hardware.profile import HardwareProfile
+    from essim.validate.compare import Comparison
+
+Tolerance = Annotated[
+    float | None, typer.Option(min=0, help="Exit 1 where an error is larger: 0.03 is 3 %.")
+]
+Page = Annotated[Path | None, typer.Option(help="Both as one HTML page.")]
+Pairs = Annotated[Path | None, typer.Option(help="Every pair as .csv or .parquet.")]
+Traces = Annotated[
+    list[Path], typer.Option(help="Step that essim run --trace wrote; may be given again.")
+]
+
+
+def compare(
+    predicted: Annotated[Path, typer.Argument(help="What essim sweep --out wrote.")],
+    measured: Annotated[Path, typer.Argument(help="The decode.csv of a real run.")],
+    html: Page = None,
+    out: Pairs = None,
+    tolerance: Tolerance = None,
+    trace_predicted: Traces = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    as_json: JsonOption = False,
+) -> None:
+    """Lay predictions beside a real run: errors, bias, gains, what has no partner."""
+    from essim.results.rows import versions
+    from essim.text.files import check_outputs
+    from essim.validate.compare import compare as compared
+    from essim.validate.measured_run import read_facts, read_measured, read_predicted
+
+    check_outputs([predicted, measured, *trace_predicted], out, html)
+    rows, facts = read_predicted(predicted), read_facts(measured)
+    result = compared(rows, read_measured(measured), facts)
+    steps = [_traced(file, measured.parent) for file in trace_predicted]
+    profiles = _profiles({str(row["hardware"]) for row in rows})
+    about = versions() | {"predicted": predicted.name, "measured": str(measured), "run": facts}
+    _deliver(result, profiles, steps, about, html, out, tolerance, as_json, cells=False)
+
+
+def validate(
+    scenario: ScenarioArg,
+    out: Annotated[Path | None, typer.Option(help="Folder to keep the real run in.")] = None,
+    html: Page = None,
+    tolerance: Tolerance = None,
+    set_: SetOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+    seed: SeedOption = 0,
+) -> None:
+    """Run a scenario's points for real on this machine, and lay predictions beside them."""
+    try:
+        from measure.decode.validate import measure_points
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise AbsentError("a real run needs torch", TORCH_HINT) from None
+    from essim.results.rows import manifest
+    from essim.simulate.scenario import find_scenario, load_scenario
+    from essim.simulate.sweep import Simulator
+    from essim.text.files import check_outputs
+    from essim.validate.compare import compare as compared
+    from essim.validate.measured_run import read_facts, read_measured
+    from reports import terminal as show
+
+    file = find_scenario(scenario)
+    check_outputs([file], html=html)
+    _, points = load_scenario(file, set_)
+    simulator = Simulator(file.parent, seed=seed)
+    profiles = [simulator.profile(n) for n in dict.fromkeys(p.hardware for p in points)]
+    warn_of_old_kernels(profiles)
+    with tempfile.TemporaryDirectory() as scratch, show.table_progress() as tell:
+        folder = out or Path(scratch)
+        command = " ".join(("essim validate", scenario, *(f"--set {text}" for text in set_)))
+        runnable, refused = measure_points(points, folder, command, tell, traces=out is not None)
+        measured, facts = read_measured(folder / "decode.csv"), read_facts(folder / "decode.csv")
+    result = compared(simulator.rows(runnable), measured, facts)
+    result.dropped.extend(refused)
+    about = manifest(file, set_, profiles) | {"run": facts}
+    _deliver(result, profiles, [], about, html, None, tolerance, as_json, cells=True)
+
+
+def _deliver(
+    result: Comparison,
+    profiles: Sequence[HardwareProfile],
+    steps: Sequence[dict[str, Any]],
+    about: dict[str, Any],
+    html: Path | None,
+    out: Path | None,
+    tolerance: float | None,
+    as_json: bool,
+    cells: bool,
+) -> None:
+    """Print a comparison and write its files; exit 1 where an error is past the tolerance."""
+    from essim.cli import pages
+    from essim.results.rows import result_files
+    from essim.text.files import write_files
+    from essim.validate.calibration import calibration_points, on_the_grid
+    from essim.validate.compare import PAIR_COLUMNS
+    from reports import terminal as show
+    from reports.verdict import comparison_verdict, machine_verdict
+
+    points = {k: v for profile in profiles for k, v in calibration_points(profile).items()}
+    sentences = machine_verdict(profiles, about["run"])
+    sentences += comparison_verdict(result, points, on_the_grid(result.pairs, points))
+    files = {} if out is None else result_files(result.pairs, out, about, PAIR_COLUMNS)
+    if html is not None:
+        files[html] = pages.comparison(result, points, steps, sentences, about)
+    write_files(files)
+    if as_json:
+        found = result.as_dict() | {"steps": list(steps), "verdict": sentences}
+        print_json(found | {"calibration": points, "manifest": about})
+    else:
+        show.comparison(result, steps, cells)
+        print(*sentences, sep="\n")
+    say_written(*files)
+    if tolerance is not None and result.worst_frac > tolerance:
+        past = f"the worst error is {result.worst_frac:.2%}, past {tolerance:.2%}"
+        print(past, file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _profiles(names: set[str]) -> list[HardwareProfile]:
+    """Return the profiles that predictions were made with, those that are found here."""
+    from essim.hardware.profile import find_profile, load_profile
+
+    found = []
+    for name in sorted(names):
+        try:
+            file = find_profile(name, Path())
+        except ValueError:
+            continue
+        found.append(load_profile(file))
+    return found
+
+
+def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
+    """Return a predicted step beside the real run's of the same mode: ops, errors by op kind.
+
+    Raises
+    ------
+    InputError
+        If the trace does not say its mode, or the real run has no trace of that step.
+    """
+    from essim.validate.compare import op_errors
+    from essim.validate.measured_run import read_trace
+
+    of, mine = read_trace(predicted)
+    if "mode" not in of:
+        raise InputError("does not say its mode", "essim run --trace writes it", file=predicted)
+    real = folder / f"trace-{of['mode']}.json"
+    if not real.exists():
+        there = ", ".join(sorted(file.name for file in folder.glob("trace-*.json"))) or "no trace"
+        raise InputError(f"the real run has no {real.name}", f"There is {there}", file=predicted)
+    real_of, theirs = read_trace(real)
+    for name in ("batch", "context_tokens", "attended_tokens"):
+        if name in of and name in real_of and of[name] != real_of[name]:
+            message = f"{name} is {of[name]}, that of {real.name} {real_of[name]}"
+            hint = "Predict the step that was traced: essim run --set, --step"
+            raise InputError(message, hint, file=predicted)
+    return {"of": of, "predicted": mine, "real": theirs, "errors": op_errors(mine, theirs)}

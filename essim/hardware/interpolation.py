@@ -1,0 +1,174 @@
+"""Times on a rectangular grid: multilinear between its points, but for where they jump."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from essim.hardware.distribution import Spread, Z
+
+Values = NDArray[np.float64]
+
+# Axes along which work grows, and how much a time may fall along them before it is worth a word:
+# kernels switch algorithms with size, so steps down of a fifth are normal.
+GROWING = ("rows", "batch", "context_tokens", "selected_tokens")
+FALL_FRAC = 1 / 3
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What a table says about points: the time, and whether they are on, between or off its grid.
+
+    Off the grid the time continues the last interval's line; it may be nonsense, even negative,
+    and whoever uses it must bound it and say so. `far` is more than twice the last tick of an
+    axis. `least_s` is the time where points past a last tick are taken back to it, `most_s` where
+    those before a first tick are taken forward to it; infinite where there is none.
+    """
+
+    mean_s: Values
+    spread: Spread | None
+    on_grid: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+    far: NDArray[np.bool_]
+    least_s: Values
+    most_s: Values
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Values of one key group on a full rectangular grid of its axes.
+
+    Attributes
+    ----------
+    jumps
+        Of each axis, or of none, the ticks right after which times jump: the interval behind such
+        a tick goes on, backwards, as the one behind it.
+    """
+
+    axes: tuple[Values, ...]
+    values: Mapping[str, Values]
+    jumps: tuple[frozenset[float], ...] = ()
+
+    @cached_property
+    def _pieces(self) -> Grid:
+        """The grid with one more tick, on the far side, for every jump."""
+        pieces = Grid(self.axes, self.values)
+        for i, jumps in enumerate(self.jumps):
+            for jump in jumps - {self.axes[i][-1]}:
+                pieces = _split(pieces, i, jump, jumps)
+        return pieces
+
+    def _between(self, name: str, points: Sequence[Values]) -> Values:
+        """Return a statistic at points."""
+        return _multilinear(self._pieces.axes, self._pieces.values[name], points)
+
+    @property
+    def size(self) -> int:
+        """Return the number of points."""
+        return math.prod(len(axis) for axis in self.axes)
+
+    def fallen_cells(self, axes: Sequence[str]) -> int:
+        """Return how many cells take clearly less time than a smaller one along an axis."""
+        times = self.values.get("mean_s", self.values.get("p50_s"))
+        fallen = 0
+        for i, axis in enumerate(axes):
+            if axis in GROWING and times is not None:
+                along = np.moveaxis(times, i, 0)
+                fallen += int((along[1:] < (1 - FALL_FRAC) * along[:-1]).sum())
+        return fallen
+
+    def at(self, coordinates: Sequence[ArrayLike]) -> Lookup:
+        """Interpolate every statistic at one or many points (coordinates broadcast)."""
+        points = np.broadcast_arrays(*(np.asarray(c, dtype=np.float64) for c in coordinates))
+        clamped = [np.clip(p, a[0], a[-1]) for p, a in zip(points, self.axes, strict=True)]
+        pairs = list(zip(points, clamped, self.axes, strict=True))
+        inside = np.all([p == c for p, c, _ in pairs], axis=0)
+        on_grid = np.all([np.isin(p, axis) for p, _, axis in pairs], axis=0)
+        found = {name: self._between(name, points) for name in self.values}
+        spread = self._spread(clamped)
+        mean = found.get("mean_s", found.get("p50_s"))
+        if spread is not None:
+            inside_mean = spread.mean_s()
+            if "mean_s" not in found:
+                # Off the grid the median's line says how much more the whole distribution takes.
+                mean = inside_mean * found["p50_s"] / np.exp(spread.log_s[spread.z.index(0.0)])
+        assert mean is not None
+        far = np.any([p > 2 * axis[-1] for p, _, axis in pairs], axis=0)
+        back = [np.minimum(p, axis[-1]) for p, _, axis in pairs]
+        ahead = [np.maximum(p, axis[0]) for p, _, axis in pairs]
+        least, most = (self._moved(points, to, at) for to, at in ((back, -np.inf), (ahead, np.inf)))
+        return Lookup(mean, spread, on_grid, inside, far, least, most)
+
+    def _moved(self, points: Sequence[Values], to: Sequence[Values], unmoved: float) -> Values:
+        """Return the times of points that are moved, and `unmoved` for those that stay."""
+        moved = np.any([p != q for p, q in zip(points, to, strict=True)], axis=0)
+        return np.where(moved, self.at(to).mean_s if moved.any() else unmoved, unmoved)
+
+    def _spread(self, clamped: Sequence[Values]) -> Spread | None:
+        """Return the distribution at points of the grid, None where the table has none."""
+        if "p50_s" not in self.values or "p99_s" not in self.values:
+            return None
+        known = [name for name in Z if name in self.values]
+        times = [self._between(name, clamped) for name in known]
+        # Interpolated percentiles may cross by rounding; a distribution's may not.
+        ordered = np.maximum.accumulate(np.log(np.array(times)), axis=0)
+        return Spread(tuple(Z[name] for name in known), ordered)
+
+
+def _split(grid: Grid, i: int, jump: float, jumps: frozenset[float]) -> Grid:
+    """Insert a tick right after a jump along axis `i`.
+
+    Its value lies on the line of the ticks behind it, within those at both ends of the interval.
+    Where a piece has but one tick and is the first or last, one more tick is put outside, so that
+    lines go on past the grid's edge: ahead with the slope behind the jump, at the end with that of
+    the whole last interval.
+    """
+    axis = grid.axes[i]
+    at = int(np.searchsorted(axis, jump)) + 1
+    last = at + 1 == len(axis)
+    alone = last or axis[at] in jumps
+    ticks = [*axis[:at], np.nextafter(jump, np.inf), *axis[at:]]
+    ticks = [axis[0] - 1, *ticks] if at == 1 else ticks
+    ticks = [*ticks, axis[-1] + 1] if last else ticks
+    values = {}
+    for name, times in grid.values.items():
+        along = np.moveaxis(times, i, 0)
+        whole = (along[at] - along[at - 1]) / (axis[at] - jump)
+        slope = whole if alone else (along[at + 1] - along[at]) / (axis[at + 1] - axis[at])
+        ends = np.sort(along[at - 1 : at + 1], axis=0)
+        line = along[at] if alone else np.clip(along[at] - slope * (axis[at] - jump), *ends)
+        rows = [*along[:at], line, *along[at:]]
+        rows = [along[0] - slope, *rows] if at == 1 else rows
+        rows = [*rows, along[-1] + whole] if last else rows
+        values[name] = np.moveaxis(np.array(rows), 0, i)
+    axes = list(grid.axes)
+    axes[i] = np.array(ticks)
+    return Grid(tuple(axes), values)
+
+
+def _multilinear(axes: Sequence[Values], grid: Values, points: Sequence[Values]) -> Values:
+    """Interpolate `grid` at `points`: a table that is linear in each axis comes back exactly.
+
+    An axis of one tick is constant. Beyond the first or last tick the nearest interval's line
+    goes on.
+    """
+    corners: list[tuple[NDArray[np.intp], NDArray[np.intp], Values]] = []
+    for axis, point in zip(axes, points, strict=True):
+        low = np.clip(np.searchsorted(axis, point, side="right") - 1, 0, max(len(axis) - 2, 0))
+        high = np.minimum(low + 1, len(axis) - 1)
+        width = np.where(high > low, axis[high] - axis[low], 1.0)
+        corners.append((low, high, np.where(high > low, (point - axis[low]) / width, 0.0)))
+    result = np.zeros(points[0].shape)
+    for sides in itertools.product((0, 1), repeat=len(axes)):
+        at = tuple(c[side] for c, side in zip(corners, sides, strict=True))
+        share = np.ones(points[0].shape)
+        for (_, _, weight), side in zip(corners, sides, strict=True):
+            share = share * (weight if side else 1.0 - weight)
+        result += share * grid[at]
+    return result

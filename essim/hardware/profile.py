@@ -1,0 +1,296 @@
+"""HardwareProfile: devices, links and measured tables, each number with its source and date."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+
+from pydantic import Field, model_validator
+
+from essim.hardware.holdout import Ratios, heldout_file, ratios
+from essim.hardware.table import Table, read_table
+from essim.text.files import is_there
+from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Settings
+from essim.text.yaml import Strict, nearest_hint, read_yaml, validate
+
+T = TypeVar("T")
+
+# Ops whose time is one number of the profile.
+CONSTANTS = ("publish", "await", "host", "anchor_d2h", "key_d2h", "index_h2d")
+# Tables that price ops.
+TABLES = (
+    *("embed", "norm", "rope", "act", "act_plain", "gemm", "head"),
+    *("attn_dense", "attn_sparse", "attn_prefill", "attn_prefill_window"),
+    *("attn_mla", "attn_prefill_mla", "mla_absorb_q", "mla_absorb_v"),
+    *("moe_router", "moe_gate_up", "moe_act", "moe_down"),
+    *("gpu_route_stepwise", "gpu_route_quest", "gpu_route_exact_topk", "gpu_route_fused"),
+    *("gpu_proxy", "gpu_side_slowdown", "proxy_down"),
+    *("cpu_route", "cpu_update", "stage1_select", "summary_build", "summary_build_quest"),
+    *("publish", "await", "anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
+)
+DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
+
+
+class Sourced(Strict, Generic[T]):
+    """A number, where it comes from and when.
+
+    `low` and `high` bound it where a range is all that is known: results then carry an interval.
+    `source` is `measured` on this machine, `published` by its maker or a paper, or `assumed`.
+    """
+
+    value: T
+    low: T | None = None
+    high: T | None = None
+    source: Literal["measured", "published", "assumed"]
+    reference: str
+    date: Annotated[str, Field(pattern=DATE)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Sourced[T]:
+        low, value, high = (cast("float | None", v) for v in (self.low, self.value, self.high))
+        if (low is None) != (high is None):
+            raise ValueError("a range needs both low and high")
+        if low is not None and high is not None and value is not None and not low <= value <= high:
+            raise ValueError(f"value {value:g} is not between low {low:g} and high {high:g}")
+        return self
+
+
+class Gpu(Strict):
+    """A GPU's peaks as seen by one process."""
+
+    name: str
+    memory_bytes: Sourced[Bytes]
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    bf16_flops_per_s: Sourced[FlopsPerSecond]
+    fp8_flops_per_s: Sourced[FlopsPerSecond] | None = None
+    launch_s: Sourced[Seconds]
+
+    def flops_per_s(self, dtype: str) -> float:
+        """Return the peak of GEMMs in `dtype`: that of bf16, but fp8 may have its own."""
+        own = self.fp8_flops_per_s if dtype == "fp8" else None
+        return (own or self.bf16_flops_per_s).value
+
+
+class Cpu(Strict):
+    """The host's peaks as seen by one process."""
+
+    name: str
+    cores: Sourced[Annotated[int, Field(ge=1)]]
+    memory_bytes: Sourced[Bytes]
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    fp32_flops_per_s: Sourced[FlopsPerSecond]
+
+
+class Link(Strict):
+    """One direction between host and GPU: bytes over bandwidth, plus the latency of a flag."""
+
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    flag_latency_s: Sourced[Seconds]
+
+
+class HeldOut(Strict):
+    """How well a table predicts measured points that are not in it."""
+
+    points: Annotated[int, Field(ge=1)]
+    median_frac: Annotated[float, Field(ge=0)]
+    worst_frac: Annotated[float, Field(ge=0)]
+
+
+class TableSpec(Strict):
+    """How to read one table file, and for which settings its times hold.
+
+    `holds_for` maps a setting to the values the table holds for: a point with another value is not
+    in the table. `jumps` are ticks of an axis, for all keys, right after which its times jump.
+    `kernel_hash` is of the code that was timed, where essim timed its own.
+    """
+
+    keys: list[str] = Field(default_factory=list)
+    axes: Annotated[list[str], Field(min_length=1)]
+    jumps: dict[str, list[float]] = Field(default_factory=dict)
+    holds_for: dict[str, Settings] = Field(default_factory=dict)
+    source: Literal["measured", "published"]
+    reference: str
+    date: Annotated[str, Field(pattern=DATE)]
+    kernel_hash: str = ""
+    note: str = ""
+    heldout: HeldOut | None = None
+
+    @model_validator(mode="after")
+    def _jumps_along_axes(self) -> TableSpec:
+        for axis in self.jumps:
+            if axis not in self.axes:
+                raise ValueError(f"jumps along {axis!r}, no axis; {nearest_hint(axis, self.axes)}")
+        return self
+
+
+class ProfileSpec(Strict):
+    """A hardware profile's YAML."""
+
+    name: str
+    provisional: bool = False
+    description: str
+    gpu: Gpu
+    cpu: Cpu
+    d2h: Link
+    h2d: Link
+    provenance: dict[str, str | int | float | None] = Field(default_factory=dict)
+    constants: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
+    tables: dict[str, TableSpec] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """A validated profile with its tables loaded.
+
+    Attributes
+    ----------
+    file
+        The YAML; tables lie in the folder of the same name beside it.
+    middle
+        Of a corner, the numbers it was made from.
+    heldout
+        Measured over predicted time at held-out points, by table and keys.
+    """
+
+    file: Path
+    spec: ProfileSpec
+    tables: dict[str, Table]
+    middle: ProfileSpec | None = None
+    heldout: Mapping[tuple[str, ...], Ratios] = field(default_factory=dict)
+
+    @property
+    def nominal(self) -> ProfileSpec:
+        """The profile's values, none at an end of its range."""
+        return self.middle or self.spec
+
+    def corner(self, end: Literal["slow", "fast"]) -> HardwareProfile | None:
+        """Return this profile with every ranged number at one end, None if no number has a range.
+
+        Times never shrink when durations grow, so the two corners bound every time.
+        """
+        parts: dict[str, Any] = {}
+        for name in ("gpu", "cpu", "d2h", "h2d"):
+            part = getattr(self.spec, name)
+            moved = {field: _end(field, getattr(part, field), end) for field in _ranged(part)}
+            if moved:
+                parts[name] = part.model_copy(update=moved)
+        constants = self.spec.constants
+        if any(number.low is not None for number in constants.values()):
+            parts["constants"] = {k: _end("constant_s", v, end) for k, v in constants.items()}
+        if not parts:
+            return None
+        corner = self.spec.model_copy(update=parts)
+        return HardwareProfile(self.file, corner, self.tables, self.spec, self.heldout)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the YAML, every table and its held-out points, in name order."""
+        total = hashlib.sha256(self.file.read_bytes())
+        for name in sorted(self.tables):
+            total.update(name.encode())
+            for file in (table_file(self.file, name), heldout_file(table_file(self.file, name))):
+                total.update(file.read_bytes() if file.exists() else b"")
+        return total.hexdigest()
+
+
+def _ranged(part: Strict) -> list[str]:
+    """Return the fields of a device or link that have a range."""
+    return [
+        name
+        for name in type(part).model_fields
+        if isinstance(getattr(part, name), Sourced) and getattr(part, name).low is not None
+    ]
+
+
+def _end(field: str, number: Sourced[Any], end: Literal["slow", "fast"]) -> Sourced[Any]:
+    """Return a number at its slow or fast end: a time is slow when long, a rate when low.
+
+    Cores are slow when many: the peak is that of all of them, so each has less of it.
+    """
+    if number.low is None:
+        return number
+    is_time = field.endswith("_s") and not field.endswith("_per_s")
+    more_is_slower = is_time or field == "cores"
+    slow, fast = (number.high, number.low) if more_is_slower else (number.low, number.high)
+    return number.model_copy(update={"value": slow if end == "slow" else fast})
+
+
+def table_file(profile_file: Path, table: str) -> Path:
+    """Return where a profile's table lies."""
+    return profile_file.with_suffix("") / f"{table}.csv"
+
+
+def profile_folders() -> Iterator[Path]:
+    """Yield where profiles are looked up by name: the working folder's, then the shipped ones."""
+    yield Path("hardware_profiles")
+    yield shipped("hardware_profiles")
+
+
+def shipped(folder: str) -> Path:
+    """Return a data folder of this project: beside the package in a checkout, else inside it."""
+    package = Path(__file__).parents[1]
+    beside = package.parent / folder
+    return beside if (package.parent / "pyproject.toml").exists() else package / "data" / folder
+
+
+def find_profile(name: str, folder: Path) -> Path:
+    """Return the YAML of a profile given by name or by path (relative to `folder`).
+
+    Raises
+    ------
+    ValueError
+        If it is nowhere.
+    """
+    if name.endswith((".yaml", ".yml")):
+        if not is_there(folder / name):
+            raise ValueError(f"no file {folder / name}; Check the path")
+        return folder / name
+    for place in profile_folders():
+        if is_there(place / f"{name}.yaml"):
+            return place / f"{name}.yaml"
+    known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
+    made = f" (`essim measure --profile {name}` makes one of this machine)"
+    made = made if name and Path(name).name == name and not Path(name).suffix else ""
+    raise ValueError(f"no hardware profile {name!r}{made}; {nearest_hint(name, known)}")
+
+
+def load_profile(file: Path) -> HardwareProfile:
+    """Read a profile and all its tables.
+
+    Raises
+    ------
+    InputError
+        With file, line and key of what is wrong in the YAML or in a table.
+    """
+    document = read_yaml(file)
+    spec = validate(ProfileSpec, document.data, document)
+    for part, named, known in (
+        ("constants", spec.constants, CONSTANTS),
+        ("tables", spec.tables, TABLES),
+    ):
+        for name in named:
+            if name not in known:
+                hint = nearest_hint(name, known)
+                raise document.error("no op is priced by this", hint, at=(part, name))
+    tables = {}
+    heldout: dict[tuple[str, ...], Ratios] = {}
+    for name, table in spec.tables.items():
+        path = table_file(file, name)
+        if not path.exists():
+            raise document.error(f"the table file {path} does not exist", at=("tables", name))
+        tables[name] = read_table(path, name, table.keys, table.axes, table.jumps)
+        for axis, jumps in table.jumps.items():
+            for grid in tables[name].grids.values():
+                ticks = grid.axes[table.axes.index(axis)].tolist()
+                for jump in set(jumps) - set(ticks[:-1]):
+                    hint = f"One of {', '.join(f'{tick:g}' for tick in ticks[:-1])}"
+                    where = ("tables", name, "jumps", axis)
+                    raise document.error(f"{jump:g} is no tick with one behind it", hint, at=where)
+        if table.heldout and heldout_file(path).exists():
+            found = ratios(tables[name], heldout_file(path))
+            heldout |= {(name, *keys): values for keys, values in found.items()}
+    return HardwareProfile(file, spec, tables, heldout=heldout)

@@ -1,0 +1,1 @@
+"""What is chosen and where: KV selectors, and the routing that runs them."""

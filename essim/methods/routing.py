@@ -1,0 +1,141 @@
+"""Routing: where pages are chosen and from which hidden state (`where` x `anchor`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Literal
+
+from pydantic import model_validator
+
+from essim.model.shape import Count
+from essim.text.yaml import Strict, nearest_hint
+
+Where = Literal["gpu", "gpu_side", "cpu"]
+Anchor = Literal["target", "in", "mid", "mix"]
+Early = Literal["in", "mid"]
+
+# What each pairing means, or why it is refused.
+_REFUSED = {
+    ("gpu", "in"): "inline routing overlaps with nothing, so an early anchor buys nothing",
+    ("gpu", "mid"): "inline routing overlaps with nothing, so an early anchor buys nothing",
+    ("gpu", "mix"): "inline routing overlaps with nothing, so an early anchor buys nothing",
+    ("gpu_side", "target"): "the layer's own query leaves nothing to overlap with",
+}
+
+# The published shortcut for 32-layer models: Mid up to this target layer, In above.
+_MIX_LAYERS = 32
+_MIX_LAST_MID_LAYER = 20
+
+
+class Routing(Strict):
+    """Where routing runs, when its query exists, and its settings.
+
+    Attributes
+    ----------
+    kernel
+        GPU router: `stepwise` (a kernel a step) or `fused` (one kernel). Unused on the CPU.
+    projection_rank
+        Rank of the proxy projection for an early anchor; None is the full W_q.
+    down_projection
+        Which device computes the first factor of a low-rank projection.
+    channels
+        Key channels the scoring reads; None is all of head_dim.
+    cpu_threads
+        Threads of the CPU router's pool.
+    mix
+        For anchor `mix`: `in` or `mid` for each target layer 1..L-1, in order.
+    """
+
+    where: Where
+    anchor: Anchor
+    kernel: Literal["stepwise", "fused"] = "stepwise"
+    projection_rank: Count | None = 128
+    down_projection: Literal["gpu", "cpu"] = "gpu"
+    channels: Count | None = 32
+    cpu_threads: Count = 8
+    mix: list[Early] | None = None
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Routing:
+        reason = _REFUSED.get((self.where, self.anchor))
+        if reason:
+            allowed = ", ".join(
+                a for a in ("target", "in", "mid", "mix") if (self.where, a) not in _REFUSED
+            )
+            raise ValueError(
+                f"where {self.where} with anchor {self.anchor} is refused: {reason}; "
+                f"anchors for {self.where}: {allowed}"
+            )
+        if self.mix is not None and self.anchor != "mix":
+            raise ValueError(f"mix is given, but anchor is {self.anchor}; use anchor: mix")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Canonical name, such as ``cpu-mid`` or ``gpu-target-fused``."""
+        fused = self.where != "cpu" and self.kernel == "fused"
+        return f"{self.where}-{self.anchor}" + ("-fused" if fused else "")
+
+    @property
+    def early(self) -> bool:
+        """Whether the query comes from an earlier hidden state."""
+        return self.anchor != "target"
+
+    def anchors(self, layers: int) -> list[Anchor]:
+        """Return the anchor of each target layer 1..layers-1.
+
+        Raises
+        ------
+        ValueError
+            If `mix` is needed for this number of layers, or has the wrong length.
+        """
+        if self.anchor != "mix":
+            return [self.anchor] * (layers - 1)
+        if self.mix is not None:
+            if len(self.mix) != layers - 1:
+                raise ValueError(
+                    f"mix has {len(self.mix)} entries, but {layers - 1} layers are routed; "
+                    "list the anchor of target layers 1, 2, ..."
+                )
+            return list(self.mix)
+        if layers != _MIX_LAYERS:
+            raise ValueError(
+                f"anchor mix needs a 'mix' list of {layers - 1} anchors for {layers} layers; "
+                f"only {_MIX_LAYERS}-layer models have a published default"
+            )
+        return ["mid" if layer <= _MIX_LAST_MID_LAYER else "in" for layer in range(1, layers)]
+
+
+def mix_text(anchors: Sequence[str]) -> str:
+    """Return anchors of layers in order, as many as follow each other: ``20 mid, 11 in``."""
+    return ", ".join(f"{len(list(same))} {anchor}" for anchor, same in groupby(anchors))
+
+
+PRESETS: dict[str, dict[str, str]] = {
+    "gpu-target": {"where": "gpu", "anchor": "target", "kernel": "stepwise"},
+    "gpu-target-fused": {"where": "gpu", "anchor": "target", "kernel": "fused"},
+    "gpu_side-in": {"where": "gpu_side", "anchor": "in", "kernel": "stepwise"},
+    "gpu_side-mid": {"where": "gpu_side", "anchor": "mid", "kernel": "stepwise"},
+    "gpu_side-mix": {"where": "gpu_side", "anchor": "mix", "kernel": "stepwise"},
+    "gpu_side-in-fused": {"where": "gpu_side", "anchor": "in", "kernel": "fused"},
+    "gpu_side-mid-fused": {"where": "gpu_side", "anchor": "mid", "kernel": "fused"},
+    "gpu_side-mix-fused": {"where": "gpu_side", "anchor": "mix", "kernel": "fused"},
+    "cpu-target": {"where": "cpu", "anchor": "target"},
+    "cpu-in": {"where": "cpu", "anchor": "in"},
+    "cpu-mid": {"where": "cpu", "anchor": "mid"},
+    "cpu-mix": {"where": "cpu", "anchor": "mix"},
+}
+
+
+def expand_preset(name: str) -> dict[str, str]:
+    """Return the mapping that a routing preset stands for.
+
+    Raises
+    ------
+    ValueError
+        If there is no such preset.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"no routing {name!r}; {nearest_hint(name, list(PRESETS))}")
+    return dict(PRESETS[name])

@@ -1,0 +1,1 @@
+"""Result rows: what each column is, and the files they are written to."""

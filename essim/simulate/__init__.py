@@ -1,0 +1,1 @@
+"""Scenarios in, result rows out: runs, memory, timelines, uncertainty."""

@@ -1,0 +1,85 @@
+"""Break-even over two swept axes: where early routing pays, where sparse pays, by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from essim.errors import InputError
+from essim.results.rows import COLUMNS, Row, differing
+from essim.simulate.scenario import Scenario
+
+# Names of routings that wait for the layer's own query end so.
+_WAITS = ("-target", "-target-fused")
+
+
+def map_axes(base: Scenario, rows: Sequence[Row], asked: str | None) -> tuple[str, str] | None:
+    """Return the result columns (x, y) of a sweep's map, None if fewer than two axes vary.
+
+    Parameters
+    ----------
+    asked
+        ``X,Y``, two swept keys; default the last two that are not the routing.
+
+    Raises
+    ------
+    InputError
+        If `asked` does not name two different swept keys with a column each.
+    """
+    leaves = {key: key.split(".")[-1] for key in base.sweep if key != "routing"}
+    swept = {key: leaf if leaf in COLUMNS else key for key, leaf in leaves.items()}
+    if asked is None:
+        varied = [c for c in swept.values() if len({str(row[c]) for row in rows}) > 1]
+        return (varied[-1], varied[-2]) if len(varied) > 1 else None
+    by_name = swept | {column: column for column in swept.values()}
+    names = [name.strip() for name in asked.split(",")]
+    if len(names) != 2 or names[0] == names[1] or any(name not in by_name for name in names):
+        hint = f"Two of: {', '.join(swept)}" if swept else "Nothing but the routing is swept"
+        raise InputError(f"{asked!r} is not two swept keys X,Y", hint, key="--map")
+    return by_name[names[0]], by_name[names[1]]
+
+
+def break_even(points: Sequence[Scenario], rows: Sequence[Row], x: str, y: str) -> list[Row]:
+    """Return one row a cell of the map over columns `x` and `y`, other swept axes apart.
+
+    Returns
+    -------
+    list of Row
+        `setting` (the other axes), x, y, and at that cell: `best_routing` and its rate;
+        `early_routing`, the fastest with an early anchor, and `early_gain_frac` over the fastest
+        that waits for the layer's own query; `sparse_gain_frac` of the best over dense attention.
+        None where there is nothing to compare.
+    """
+    others = [key for key in differing(rows) if key not in (x, y, "routing")]
+    cells: dict[tuple[object, ...], list[tuple[Scenario, Row]]] = {}
+    for point, row in zip(points, rows, strict=True):
+        key = (tuple(row[other] for other in others), row[x], row[y])
+        cells.setdefault(key, []).append((point, row))
+    return [_cell(others, x, y, members) for members in cells.values()]
+
+
+def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, Row]]) -> Row:
+    first = members[0][1]
+    cell: Row = {
+        "setting": ", ".join(f"{other} {first[other]}" for other in others),
+        x: first[x],
+        y: first[y],
+    }
+    rated = [(p, r, float(r["decode_tokens_per_s"] or 0)) for p, r in members]
+    rated = [entry for entry in rated if entry[2] > 0]
+    early = [entry for entry in rated if entry[0].routing.early and entry[1]["routing"] != "none"]
+    waiting = [entry[2] for entry in rated if entry not in early]
+    # The baseline may not be swept itself; its rate follows from any gain over it.
+    waiting += [
+        rate / (1 + float(r["decode_gain_frac"]))
+        for p, r, rate in rated
+        if r["decode_gain_frac"] is not None and p.compare.baseline.endswith(_WAITS)
+    ]
+    best = max(rated, key=lambda entry: entry[2], default=None)
+    fastest = max(early, key=lambda entry: entry[2], default=None)
+    return cell | {
+        "best_routing": None if best is None else best[1]["routing"],
+        "decode_tokens_per_s": None if best is None else best[2],
+        "early_routing": None if fastest is None else fastest[1]["routing"],
+        "early_gain_frac": fastest[2] / max(waiting) - 1 if fastest and waiting else None,
+        "sparse_gain_frac": None if best is None else best[1]["gain_over_dense_frac"],
+    }

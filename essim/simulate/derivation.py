@@ -1,0 +1,210 @@
+"""Where every byte of a point comes from, line by line, and how much fits."""
+
+from __future__ import annotations
+
+from essim.hardware.profile import HardwareProfile
+from essim.model.shape import ModelShape, dtype_bytes
+from essim.results.rows import Row
+from essim.simulate.memory import kv_slots, max_batch, memory
+from essim.simulate.scenario import Scenario
+from essim.text.units import format_bytes
+
+
+def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
+    """Return the lines of ``essim memory``: place, what, formula, bytes.
+
+    Lines whose `place` is ``per token`` or ``per sequence`` explain the ones below; those of GPU
+    and CPU add up to their ``total``.
+    """
+    model, load, selector = point.model.rank(), point.workload, point.resolved_selector()
+    need = memory(point, profile)
+    kept = selector.kept_prompt_tokens(load.input_tokens)
+    last = kept + load.output_tokens - 1
+    summary_layer = selector.summary_bytes_per_token_layer(model)
+    lines = [
+        _line(
+            "per token",
+            "KV",
+            _kv_formula(model),
+            model.kv_bytes_per_token(),
+        ),
+        _line(
+            "per sequence",
+            "KV at the last token",
+            f"{kept} kept + {load.output_tokens - 1} new tokens, whole KV blocks",
+            need.kv_bytes // load.batch,
+        ),
+    ]
+    if summary_layer:
+        served = point.model.tp if need.summary_cpu_bytes else 1
+        ranks = f", of {served} ranks" if served > 1 else ""
+        full = model.full_layers()
+        routed = sum(layer >= selector.dense_layers() for layer in full)
+        lines += [
+            _line(
+                "per token",
+                "summary",
+                f"min and max of {model.kv_width} key values a page x {len(full)} layers",
+                round(summary_layer * len(full)),
+            ),
+            _line(
+                "per token",
+                "summary that is read",
+                f"{routed} layers: the first {selector.dense_layers()} attend densely",
+                round(summary_layer * routed),
+            ),
+            _line(
+                "per sequence",
+                "summary at the last token",
+                f"{last} tokens, whole KV blocks" + ranks,
+                (need.summary_gpu_bytes + need.summary_cpu_bytes) // load.batch,
+            ),
+        ]
+    return lines + _pools(point, profile)
+
+
+def _kv_formula(model: ModelShape) -> str:
+    """Return what one token's KV is made of, layer by layer."""
+    element = f"{dtype_bytes(model.kv_dtype)} B {model.kv_dtype}"
+    if model.kv_scale_group:
+        element += f" with a 16-bit scale for {model.kv_scale_group}"
+    full, sliding = model.count("full"), model.count("sliding")
+    layers = f"{full + sliding} layers"
+    if sliding:
+        layers += f", {sliding} of which keep at most {model.window_tokens} tokens"
+    if model.mla:
+        return f"a latent of {model.mla.latent_width} x {element} x {layers}"
+    return f"K and V x {model.kv_heads} heads x {model.head_dim} x {element} x {layers}"
+
+
+def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
+    """Return the lines of GPU and CPU, each with its total and what is free."""
+    need, batch = memory(point, profile), point.workload.batch
+    selector = point.resolved_selector()
+    share = point.memory.reserve_frac
+    kv = max(need.kv_bytes, need.kv_peak_bytes)
+    at_peak = need.kv_peak_bytes > need.kv_bytes
+    when = "while the last prompt is prefilled, before eviction" if at_peak else "at the last token"
+    scores = "stage-1 scores, " if selector.evicts(point.workload.input_tokens) else ""
+    gpu_lines = [
+        (
+            "weights",
+            f"{point.model.weight_dtype}; embedding, LM head, norms 16-bit",
+            need.weight_bytes,
+        ),
+        ("KV pool", f"{batch} sequences, {when}", kv),
+        ("recurrent states", f"{batch} sequences", need.state_bytes),
+        ("summary pool", f"{batch} sequences", need.summary_gpu_bytes),
+        ("proxy factors", "low-rank W_q on the GPU", need.proxy_gpu_bytes),
+        ("activations", f"prefill of one prompt, {scores}logits", need.activation_bytes),
+        (
+            "reserve",
+            f"{share:.0%}: context, workspaces, graphs, fragmentation",
+            need.reserve_gpu_bytes,
+        ),
+    ]
+    cpu_lines = [
+        ("summary pool", f"{batch} sequences", need.summary_cpu_bytes),
+        ("proxy factors", "low-rank W_q on the CPU", need.proxy_cpu_bytes),
+        ("reserve", f"{share:.0%} of the host", need.reserve_cpu_bytes),
+    ]
+    gpu_has = int(profile.spec.gpu.memory_bytes.value)
+    cpu_has = int(profile.spec.cpu.memory_bytes.value)
+    rows = []
+    for place, has, total, lines in (
+        ("GPU", gpu_has, need.gpu_bytes, gpu_lines),
+        ("CPU", cpu_has, need.cpu_bytes, cpu_lines),
+    ):
+        rows += [_line(place, what, how, count) for what, how, count in lines if count]
+        rows.append(_line(place, "total", "the sum of these", total))
+        rows.append(_line(place, "free", f"of {has / 1e9:.1f} GB", has - total))
+    return rows
+
+
+def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[str]:
+    """Return what follows from the bytes, in sentences.
+
+    Parameters
+    ----------
+    pool
+        Token slots of a pre-allocated pool to derive too, as serving engines make one.
+    """
+    kv, summary = pool_bytes(point, 1)
+    texts = [
+        f"Largest batch with the {'summary' if summary else 'KV'} on the {place}: {batch}."
+        for place, batch in largest_batches(point, profile).items()
+    ]
+    if summary:
+        texts.append(
+            f"The summary is {summary / (kv + summary):.1%} of the KV + summary pool; "
+            "moving it to the CPU frees that."
+        )
+    need, gpu_bytes = memory(point, profile), int(profile.spec.gpu.memory_bytes.value)
+    held = need.gpu_bytes - max(need.kv_bytes, need.kv_peak_bytes) - need.summary_gpu_bytes
+    on_gpu = summary and point.routing.where != "cpu"
+    # A layer with a window keeps fewer tokens than the others: no one count fits all.
+    if not point.model.count("sliding"):
+        texts.append(
+            f"A KV {'+ summary ' if on_gpu else ''}pool of all that is left on the GPU holds "
+            f"{pool_tokens(point, gpu_bytes - held):,} tokens."
+        )
+    tokens = point.resolved_selector().kept_prompt_tokens(point.workload.input_tokens)
+    tokens += point.workload.output_tokens - 1
+    slots = kv_slots(point.resolved_selector(), tokens)
+    texts.append(
+        f"At the last token a sequence fills {tokens:,} of its {slots:,} token slots "
+        f"({tokens / slots:.1%}): KV blocks are allocated whole."
+    )
+    if pool is not None:
+        kv, summary = pool_bytes(point, pool)
+        texts.append(
+            f"A pool of {pool:,} tokens: KV {format_bytes(kv)}, summary {format_bytes(summary)}."
+        )
+    return texts
+
+
+def largest_batches(point: Scenario, profile: HardwareProfile) -> dict[str, int]:
+    """Return the largest batch that fits with the summary on the GPU and on the CPU.
+
+    Without a summary there is only one.
+    """
+    places = {"GPU": "gpu-target", "CPU": "cpu-mid"}
+    if not pool_bytes(point, 1)[1]:
+        return {"GPU": max_batch(point, profile)}
+    return {
+        place: max_batch(point.with_routing(routing), profile) for place, routing in places.items()
+    }
+
+
+def pool_bytes(point: Scenario, tokens: int) -> tuple[int, int]:
+    """Return (KV, summary) bytes of a pool of `tokens` token slots over all attending layers.
+
+    A window caps what a sequence holds, not a pool of many: its layers have all the slots.
+    """
+    model, selector = point.model.rank(), point.resolved_selector()
+    summary = selector.summary_bytes_per_token_layer(model) * len(model.full_layers())
+    return tokens * model.kv_bytes_per_token(), round(tokens * summary)
+
+
+def pool_tokens(point: Scenario, budget_bytes: int) -> int:
+    """Return the largest pool, in tokens, that fits in `budget_bytes` of the GPU.
+
+    Its KV, and its summaries unless routing reads them on the CPU. The inverse of the bytes: it
+    fits, and one token more does not.
+    """
+
+    def on_gpu(tokens: int) -> int:
+        kv, summary = pool_bytes(point, tokens)
+        return kv if point.routing.where == "cpu" else kv + summary
+
+    low, high = 0, 1
+    while on_gpu(high) <= budget_bytes:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if on_gpu(middle) <= budget_bytes else (low, middle)
+    return low
+
+
+def _line(place: str, what: str, how: str, count: int) -> Row:
+    return {"place": place, "what": what, "formula": how, "bytes": count}

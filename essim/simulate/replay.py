@@ -1,0 +1,200 @@
+"""One point's decode and prefill, replayed: prices -> durations -> engine -> picoseconds a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essim.engines import Finish
+from essim.engines.graph import Graph
+from essim.errors import InputError
+from essim.hardware.profile import HardwareProfile
+from essim.simulate.jitter import normals
+from essim.simulate.scenario import Scenario
+from essim.step.kinds import ROUTE_KINDS, Case, Point
+from essim.step.ops import MAIN_STREAM, Op, decode_step, prefill_step
+from essim.step.price import SOURCES, STRICT_SOURCES, CostModel, Price
+from essim.text.units import PS_PER_S
+
+Picoseconds = NDArray[np.int64]
+
+_GPU_ROUTERS = ("gpu_route_stepwise", "gpu_route_fused")
+# Kinds whose time goes to zero in the "routing costs nothing" comparison.
+_FREE_KINDS = {*ROUTE_KINDS, "summary_d2h"}
+# Sums over a run stay inside int64 below this.
+_MOST_PS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the prices of a step come from.
+
+    Attributes
+    ----------
+    text
+        ``measured: gemm_o norm; roofline: rope``: every kind under its worst source.
+    worst
+        The worst source of every kind.
+    measured_frac
+        Share of the main stream's time whose price is measured or interpolated.
+    """
+
+    text: str
+    worst: dict[str, str]
+    measured_frac: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive steps of one op list: a decode run, or a prefill of one step.
+
+    Attributes
+    ----------
+    durations_ps
+        Each op's duration in every step.
+    step_ps, unrouted_ps
+        Time of every step, and what it would be if routing and hand-over took none.
+    busy_ps
+        How long the main stream and the CPU router work in every step.
+    """
+
+    ops: tuple[Op, ...]
+    prices: dict[str, Price]
+    durations_ps: list[Picoseconds]
+    step_ps: Picoseconds
+    unrouted_ps: Picoseconds
+    busy_ps: dict[str, Picoseconds]
+
+    def sources(self, steps: int) -> Sources:
+        """Return where the prices of the first `steps` steps come from.
+
+        Time spent waiting counts as the router's, which is waited for; work that hides does not.
+        """
+        worst = {k: SOURCES[int(price.rank[:steps].max())] for k, price in self.prices.items()}
+        parts = self.parts_s(steps)
+        routers = [k for k in ("cpu_route", *_GPU_ROUTERS) if k in self.prices]
+        measured_s = 0.0
+        for part, seconds in parts.items():
+            kind = routers[0] if part == "waiting" and routers else part
+            if kind in self.prices:
+                known = self.prices[kind].rank[:steps] < len(STRICT_SOURCES)
+                measured_s += seconds * float(known.mean())
+        texts = []
+        for source in SOURCES:
+            named = sorted(kind for kind, found in worst.items() if found == source)
+            if named:
+                texts.append(f"{source}: {' '.join(named)}")
+        return Sources("; ".join(texts), worst, measured_s / sum(parts.values()))
+
+    def parts_s(self, steps: int) -> dict[str, float]:
+        """Return where a mean step goes on the main stream: seconds by kind, and ``waiting``.
+
+        Waiting is the time in which the main stream can do nothing until a router is done.
+        """
+        main = Counter(op.kind for op in self.ops if op.stream == MAIN_STREAM)
+        parts = {k: float(self.prices[k].mean_s[:steps].mean()) * n for k, n in main.items()}
+        idle_ps = self.step_ps[:steps] - self.busy_ps[MAIN_STREAM][:steps]
+        return parts | {"waiting": float(idle_ps.mean()) / PS_PER_S}
+
+
+def run_decode(
+    point: Scenario,
+    profile: HardwareProfile,
+    finish: Finish,
+    steps: int,
+    *,
+    strict: bool = False,
+    seed: int = 0,
+) -> Run:
+    """Simulate the first `steps` decode steps of a point.
+
+    Step i = 1, 2, ... attends over the kept prompt and i new tokens, its own included.
+    """
+    selector = point.resolved_selector()
+    kept = selector.kept_prompt_tokens(point.workload.input_tokens)
+    context = kept + np.arange(1, steps + 1, dtype=np.int64)
+    batch = point.workload.batch
+    ops = decode_step(point.model, selector, point.routing)
+    at = Point(batch, batch, context, evicted_tokens=point.workload.input_tokens - kept)
+    return _run(point, profile, finish, ops, at, strict, seed)
+
+
+def run_prefill(
+    point: Scenario, profile: HardwareProfile, finish: Finish, *, strict: bool = False
+) -> Run:
+    """Simulate the prefill of one sequence."""
+    tokens = point.workload.input_tokens
+    ops = prefill_step(point.model, point.resolved_selector(), point.routing, tokens)
+    at = Point(1, tokens, np.array([tokens], dtype=np.int64))
+    return _run(point, profile, finish, ops, at, strict, seed=0)
+
+
+def _run(
+    point: Scenario,
+    profile: HardwareProfile,
+    finish: Finish,
+    ops: tuple[Op, ...],
+    at: Point,
+    strict: bool,
+    seed: int,
+) -> Run:
+    case = Case(point.model, point.resolved_selector(), point.routing)
+    costs = CostModel(profile, case, strict=strict)
+    prices = {kind: costs.price(kind, at) for kind in dict.fromkeys(op.kind for op in ops)}
+    _check_length(ops, prices, profile)
+    durations = _durations_ps(ops, prices, len(at.context_tokens), seed)
+    zero = np.zeros_like(at.context_tokens)
+    free = [zero if o.kind in _FREE_KINDS else d for o, d in zip(ops, durations, strict=True)]
+    last = [Graph.of(ops).last_main]
+    step_ps, unrouted_ps = (finish(ops, rows, last)[0] for rows in (durations, free))
+    busy = {stream: zero.copy() for stream in (MAIN_STREAM, "cpu")}
+    for op, row in zip(ops, durations, strict=True):
+        if op.stream in busy:
+            busy[op.stream] += row
+    return Run(ops, prices, durations, step_ps, unrouted_ps, busy)
+
+
+def _check_length(ops: Sequence[Op], prices: dict[str, Price], profile: HardwareProfile) -> None:
+    """Refuse prices whose sum over the run does not fit into int64 picoseconds.
+
+    Raises
+    ------
+    InputError
+        Naming the longest op; a table in the wrong unit is the usual cause.
+    """
+    kinds = Counter(op.kind for op in ops)
+    sums_s = {kind: float(price.mean_s.sum()) * kinds[kind] for kind, price in prices.items()}
+    # A drawn call may take several times its mean.
+    if 16 * sum(sums_s.values()) * PS_PER_S > _MOST_PS:
+        worst = max(sums_s, key=lambda kind: sums_s[kind])
+        each_s = float(prices[worst].mean_s.max())
+        raise InputError(
+            f"{worst} takes {each_s:.3g} s on {profile.spec.name}, too long to simulate",
+            "Check the unit of its table or of the profile's peaks",
+            file=profile.file,
+        )
+
+
+def _durations_ps(
+    ops: Sequence[Op], prices: dict[str, Price], steps: int, seed: int
+) -> list[Picoseconds]:
+    """Return each op's durations; ops of a kind share a row unless its price is spread."""
+    shared = {kind: _to_ps(price.mean_s) for kind, price in prices.items()}
+    spread_ops = [op.name for op in ops if prices[op.kind].spread]
+    z = dict(zip(spread_ops, normals(seed, len(spread_ops), steps), strict=True))
+    rows = []
+    for op in ops:
+        spread = prices[op.kind].spread
+        if spread is None:
+            rows.append(shared[op.kind])
+        else:
+            rows.append(_to_ps(spread.times_s(z[op.name])))
+    return rows
+
+
+def _to_ps(seconds: NDArray[np.float64]) -> Picoseconds:
+    return np.rint(np.asarray(seconds) * PS_PER_S).astype(np.int64)

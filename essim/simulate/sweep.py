@@ -1,0 +1,260 @@
+"""Scenario points -> result rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from essim.engines import pick_engine
+from essim.errors import InputError
+from essim.hardware.profile import HardwareProfile, find_profile, load_profile
+from essim.results.rows import Row, empty_row
+from essim.simulate.memory import max_batch, memory, shortage
+from essim.simulate.replay import Run, run_decode, run_prefill
+from essim.simulate.scenario import Scenario
+from essim.simulate.uncertainty import PERCENTILES, Values, drawn_steps_s
+from essim.step.ops import MAIN_STREAM
+from essim.text.units import PS_PER_S
+
+
+@dataclass
+class Simulator:
+    """Simulates scenario points; points that differ only in output length share one run.
+
+    Parameters
+    ----------
+    folder
+        Where relative hardware paths of the scenario start.
+    engine
+        ``auto``, ``des`` or ``maxplus``.
+    strict
+        Refuse prices that are neither measured nor interpolated.
+    seed
+        Of the CPU router's call-to-call jitter.
+    """
+
+    folder: Path = Path()
+    engine: str = "auto"
+    strict: bool = False
+    seed: int = 0
+    _profiles: dict[str, HardwareProfile] = field(default_factory=dict)
+    _decodes: dict[str, Run] = field(default_factory=dict)
+    _prefills: dict[str, Run] = field(default_factory=dict)
+    _longest: dict[str, int] = field(default_factory=dict)
+    _drawn: dict[tuple[str, int], Values | None] = field(default_factory=dict)
+
+    def profile(self, name: str) -> HardwareProfile:
+        """Return a profile by name or path, loaded once."""
+        if name not in self._profiles:
+            try:
+                self._profiles[name] = load_profile(find_profile(name, self.folder))
+            except ValueError as error:
+                message, _, hint = str(error).partition("; ")
+                raise InputError(message, hint, key="hardware") from None
+        return self._profiles[name]
+
+    def rows(
+        self, points: Sequence[Scenario], progress: Callable[[], None] = lambda: None
+    ) -> list[Row]:
+        """Return one row a point, in order; a point that cannot run says so in its row."""
+        for point in points:
+            for run in (point, point.with_routing(point.compare.baseline), point.with_dense()):
+                key, steps = _key(run), run.workload.output_tokens - 1
+                self._longest[key] = max(self._longest.get(key, 0), steps)
+        rows = []
+        for point in points:
+            rows.append(self._row(point))
+            progress()
+        return rows
+
+    def decode(self, point: Scenario) -> Run:
+        """Return the decode run that `point` is a beginning of, simulated once."""
+        key, steps = _key(point), point.workload.output_tokens - 1
+        if key not in self._decodes or len(self._decodes[key].step_ps) < steps:
+            self._decodes[key] = run_decode(
+                point,
+                self.profile(point.hardware),
+                pick_engine(self.engine)[1],
+                max(steps, self._longest.get(key, 0)),
+                strict=self.strict,
+                seed=self.seed,
+            )
+        return self._decodes[key]
+
+    def prefill(self, point: Scenario) -> Run:
+        """Return the prefill of one of the point's sequences."""
+        key = _key(point, drop=("batch", "output_tokens"))
+        if key not in self._prefills:
+            profile, finish = self.profile(point.hardware), pick_engine(self.engine)[1]
+            self._prefills[key] = run_prefill(point, profile, finish, strict=self.strict)
+        return self._prefills[key]
+
+    def breakdown(self, point: Scenario) -> list[Row]:
+        """Return where a mean decode step goes on the main stream, largest part first."""
+        run, steps = self.decode(point), point.workload.output_tokens - 1
+        parts, worst = run.parts_s(steps), run.sources(steps).worst
+        total_s = sum(parts.values())
+        return [
+            {
+                "part": kind,
+                "time_s": time_s,
+                "share_frac": time_s / total_s,
+                "source": worst.get(kind, "simulated"),
+            }
+            for kind, time_s in sorted(parts.items(), key=lambda item: -item[1])
+            if time_s > 0
+        ]
+
+    def _row(self, point: Scenario) -> Row:
+        profile = self.profile(point.hardware)
+        row = empty_row(point, memory(point, profile), max_batch(point, profile))
+        row |= {"engine": pick_engine(self.engine)[0], "seed": self.seed}
+        reason = _infeasible(point, profile)
+        if reason:
+            return row | {"status": "infeasible", "reason": reason}
+        row |= self._times(point) | self._percentiles(point)
+        return row | self._gains(point, row) | self._interval(point, profile)
+
+    def _interval(self, point: Scenario, profile: HardwareProfile) -> Row:
+        """Return the rates at both ends of the profile's ranges; nothing where it has none."""
+        ends: Row = {}
+        for end, name in (("slow", "low"), ("fast", "high")):
+            corner_name = f"{point.hardware} at its {end} end"
+            if corner_name not in self._profiles:
+                corner = profile.corner("slow" if end == "slow" else "fast")
+                if corner is None:
+                    return {}
+                self._profiles[corner_name] = corner
+            times = self._times(point.model_copy(update={"hardware": corner_name}))
+            for rate in ("decode_tokens_per_s", "output_tokens_per_s"):
+                ends[f"{rate}_{name}"] = times.get(rate)
+        return ends
+
+    def _times(self, point: Scenario) -> Row:
+        """Return the time columns of a point."""
+        load, prefill = point.workload, self.prefill(point)
+        prefill_s = load.batch * int(prefill.step_ps[0]) / PS_PER_S
+        steps = load.output_tokens - 1
+        decode_ps = 0
+        row: Row = {"prefill_s": prefill_s, "prefill_sources": prefill.sources(1).text}
+        if steps:
+            run = self.decode(point)
+            decode_ps = int(run.step_ps[:steps].sum())
+            exposed_ps = decode_ps - int(run.unrouted_ps[:steps].sum())
+            step_s = decode_ps / PS_PER_S / steps
+            sources = run.sources(steps)
+            row |= {
+                "step_s": step_s,
+                "tpot_s": step_s,
+                "decode_tokens_per_s": load.batch / step_s,
+                "exposed_routing_s": exposed_ps / PS_PER_S / steps,
+                "gpu_busy_frac": int(run.busy_ps[MAIN_STREAM][:steps].sum()) / decode_ps,
+                "cpu_busy_frac": int(run.busy_ps["cpu"][:steps].sum()) / decode_ps,
+                "measured_frac": sources.measured_frac,
+                "price_sources": sources.text,
+            }
+        decode_s = decode_ps / PS_PER_S
+        output_tokens = load.batch * load.output_tokens
+        output_tokens_per_s = output_tokens / (prefill_s + decode_s)
+        return row | {"decode_s": decode_s, "output_tokens_per_s": output_tokens_per_s}
+
+    def _draws(self, point: Scenario) -> Values | None:
+        """Return the point's mean step in each draw of its tables' errors, if it has some."""
+        steps, key = point.workload.output_tokens - 1, _key(point)
+        if steps and (key, steps) not in self._drawn:
+            run, profile = self.decode(point), self.profile(point.hardware)
+            finish = pick_engine(self.engine)[1]
+            self._drawn[key, steps] = drawn_steps_s(run, profile, finish, steps, self.seed)
+        return self._drawn.get((key, steps))
+
+    def _percentiles(self, point: Scenario) -> Row:
+        """Return the decode rate's percentiles."""
+        steps_s = self._draws(point)
+        if steps_s is None:
+            return {}
+        return _of_draws("decode_tokens_per_s", point.workload.batch / steps_s, PERCENTILES)
+
+    def _gains(self, point: Scenario, row: Row) -> Row:
+        """Return the gain columns: over the baseline routing, and over dense attention."""
+        profile = self.profile(point.hardware)
+        baseline, dense = point.with_routing(point.compare.baseline), point.with_dense()
+        gains: Row = {}
+        why = _infeasible(baseline, profile)
+        if why:
+            gains["reason"] = f"no gain, since the baseline does not run: {why}"
+        else:
+            base = self._times(baseline)
+            gains["decode_gain_frac"] = _gain(row, base, "decode_tokens_per_s")
+            gains["output_gain_frac"] = _gain(row, base, "output_tokens_per_s")
+            mine_s, theirs_s = self._draws(point), self._draws(baseline)
+            if mine_s is not None or theirs_s is not None:
+                mine_s, theirs_s = _or_step(mine_s, row), _or_step(theirs_s, base)
+                gains |= _of_draws("decode_gain_frac", theirs_s / mine_s - 1, (5, 95))
+            exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
+            if isinstance(exposed_s, float) and isinstance(step_s, float):
+                steps = point.workload.output_tokens - 1
+                total_s = _seconds(base, "prefill_s") + _seconds(base, "decode_s")
+                prefill = self.prefill(baseline)
+                copies_ps = int((prefill.step_ps - prefill.unrouted_ps)[0])
+                share_s = steps * exposed_s + point.workload.batch * copies_ps / PS_PER_S
+                gains["gain_ceiling_frac"] = _ceiling(exposed_s, step_s)
+                gains["output_ceiling_frac"] = _ceiling(share_s, total_s)
+        if not _infeasible(dense, profile):
+            full = self._times(dense)
+            gains["gain_over_dense_frac"] = _gain(row, full, "decode_tokens_per_s")
+            if full.get("step_s") is not None:
+                parts_s = self.decode(dense).parts_s(point.workload.output_tokens - 1)
+                attention_s = sum(s for kind, s in parts_s.items() if kind.startswith("attn_"))
+                gains["dense_ceiling_frac"] = _ceiling(attention_s, sum(parts_s.values()))
+        return gains
+
+
+def _or_step(draws_s: Values | None, times: Row) -> Values:
+    """Return the draws; without held-out points a step is as predicted in each."""
+    return np.asarray(times["step_s"] if draws_s is None else draws_s, dtype=np.float64)
+
+
+def _of_draws(name: str, draws: Values, percentiles: Sequence[int]) -> Row:
+    """Return a column of each percentile of the draws."""
+    return {f"{name}_p{p}": float(np.percentile(draws, p)) for p in percentiles}
+
+
+def _gain(mine: Row, theirs: Row, rate: str) -> float | None:
+    """Return how much larger a rate is, as a fraction; None where either is missing."""
+    a, b = mine.get(rate), theirs.get(rate)
+    return a / b - 1 if isinstance(a, float) and isinstance(b, float) else None
+
+
+def _ceiling(share_s: float, total_s: float) -> float:
+    """Return the gain if `share_s` of `total_s` took no time: 1 / (1 - share) - 1."""
+    return total_s / (total_s - share_s) - 1
+
+
+def _seconds(row: Row, key: str) -> float:
+    value = row[key]
+    return value if isinstance(value, float) else 0.0
+
+
+def _key(point: Scenario, drop: Sequence[str] = ("output_tokens",)) -> str:
+    """Return all that a run depends on, beside what is dropped of the workload."""
+    load = {k: v for k, v in point.workload.model_dump().items() if k not in drop}
+    selector = point.resolved_selector()
+    channels = selector.channels(point.routing.channels, point.model.head_dim)
+    return repr((point.model, point.hardware, selector, channels, point.routing, load))
+
+
+def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
+    """Return why a point cannot run on this machine, or an empty string."""
+    load = point.workload
+    final = load.input_tokens + load.output_tokens
+    if final > point.model.max_context_tokens:
+        return f"{final} tokens exceed the model's context of {point.model.max_context_tokens}"
+    if point.routing.where == "cpu" and point.selector.scans_keys:
+        return f"{point.selector.kind} scores every cached key, and the CPU does not have the keys"
+    cores = profile.spec.cpu.cores.value
+    if point.routing.where == "cpu" and point.routing.cpu_threads > cores:
+        return f"{point.routing.cpu_threads} router threads on {cores} cores"
+    return shortage(point, profile)

@@ -1,0 +1,151 @@
+"""What an op is priced for, and what it has to do: its table, its point there, its floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essim.methods.routing import Routing
+from essim.methods.selectors import Selector
+from essim.model.shape import ModelShape
+from essim.text.yaml import Strict
+
+Values = NDArray[np.number[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is priced: a model with a selector (resolved for its workload) and a routing.
+
+    `table_channels` are those a table was measured with, whatever selector and routing ask for.
+    """
+
+    model: ModelShape
+    selector: Selector
+    routing: Routing
+    table_channels: int | None = None
+
+    @property
+    def channels(self) -> int:
+        """Channels the scoring reads."""
+        return self.table_channels or self.selector.channels(
+            self.routing.channels, self.model.head_dim
+        )
+
+    @property
+    def projects(self) -> bool:
+        """Whether a proxy query has to be made."""
+        return self.routing.early
+
+    @property
+    def down_on_gpu(self) -> bool:
+        """Whether the main stream computes the projection's first factor before it publishes."""
+        low_rank = self.routing.projection_rank is not None
+        return self.projects and low_rank and self.routing.down_projection == "gpu"
+
+    def read_tokens(self, context: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the tokens that attention of a routed layer reads of one KV head."""
+        read = self.selector.read_tokens(self.model, context)
+        # A scan of the keys scored the proxy query: the real one reads the chosen keys again.
+        return 2.0 * read if self.selector.scans_keys and self.projects else read
+
+    def mean_read_tokens(self, context: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the mean of KV tokens that attention and a scan of keys read in a layer.
+
+        It is over the layers with full attention, 0 where there is none.
+        """
+        full = self.model.full_layers()
+        dense = sum(layer < self.selector.dense_layers() for layer in full)
+        routed = self.read_tokens(context) + context / 2.0 * self.selector.scans_keys
+        mean: NDArray[np.float64] = (dense * context + (len(full) - dense) * routed) / max(
+            1, len(full)
+        )
+        return mean
+
+    def settings(self) -> dict[str, object]:
+        """Return every setting a table may be tied to by its ``holds_for``."""
+        rank: object = self.routing.projection_rank or "full"
+        down = self.routing.down_projection if self.routing.projection_rank else "none"
+        return {
+            "per": "kv_head",  # what chooses tokens, where a selector leaves no choice
+            **self.model.model_dump(),
+            **self.selector.model_dump(),
+            **self.selector.table_conditions(),
+            "selector": self.selector.kind,
+            "channels": self.channels,
+            "kernel": self.routing.kernel,
+            "anchor": self.routing.anchor,
+            "projection_rank": rank if self.projects else 0,
+            "down_projection": down if self.projects else "none",
+        }
+
+    def measured_with(self, holds_for: Mapping[str, Sequence[object]]) -> Case:
+        """Return this case with every setting that a table names at what it was measured with."""
+        own = self.settings()
+        fixed = {
+            key: own[key] if own.get(key) in values else values[-1]
+            for key, values in holds_for.items()
+        }
+        model = self.model.model_copy(update=_named(fixed, ModelShape))
+        selector = self.selector.model_copy(update=_named(fixed, type(self.selector)))
+        routing = self.routing.model_copy(update=_named(fixed, Routing))
+        channels = fixed.get("channels")
+        return Case(model, selector, routing, channels if isinstance(channels, int) else None)
+
+
+def _named(values: Mapping[str, object], kind: type[Strict]) -> dict[str, object]:
+    """Return the entries that are fields of `kind`, with what settings call full or none left."""
+    words = ("full", "none", 0)
+    return {k: v for k, v in values.items() if k in kind.model_fields and v not in words}
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where on the axes a price is wanted.
+
+    Attributes
+    ----------
+    batch
+        Sequences in the batch.
+    rows
+        Rows of the GEMMs: the batch in decode, the prompt in prefill.
+    context_tokens
+        Tokens in the KV cache, the current one included; int64, one per lane.
+    evicted_tokens
+        Tokens of the prompt that were evicted: those a sliding window still counts.
+    """
+
+    batch: int
+    rows: int
+    context_tokens: NDArray[np.int64]
+    evicted_tokens: int = 0
+
+
+Device = Literal["gpu", "cpu", "d2h", "h2d", "constant"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One op's table, its point there, and its floor.
+
+    `flops` and `byte_count` may be one number or one per lane. `dtype` is what the FLOPs run in.
+    `stand_in_tokens`: where this op's own table does not reach, it is priced as dense attention
+    over so many tokens.
+    """
+
+    table: str
+    axes: Mapping[str, float | Values] = field(default_factory=dict)
+    keys: Mapping[str, object] = field(default_factory=dict)
+    byte_count: float | Values = 0.0
+    flops: float | Values = 0.0
+    launches: int = 1
+    device: Device = "gpu"
+    dtype: str = "bf16"
+    stand_in_tokens: Values | None = None
+
+
+Pricer = Callable[[Case, Point], Work]

@@ -1,0 +1,66 @@
+"""Work of a mixture of experts: a router, and grouped GEMMs over the experts that tokens reach.
+
+Uniform routing is assumed: `Moe.distinct_experts` are read, each once. Skewed routing reads fewer.
+"""
+
+from __future__ import annotations
+
+from essim.model.shape import Moe, dtype_bytes
+from essim.step.kinds.case import Case, Point, Pricer, Work
+
+
+def _moe(case: Case) -> Moe:
+    if case.model.moe is None:
+        raise ValueError(f"{case.model.name} has no experts")
+    return case.model.moe
+
+
+def _router(case: Case, point: Point) -> Work:
+    """Scores of all experts in 16 bits, and the best of them."""
+    _moe(case)
+    n, k = case.model.gemm_shape("router")
+    return Work(
+        "moe_router",
+        axes={"rows": point.rows},
+        byte_count=float((n * k + point.rows * (n + k)) * case.model.activation_bytes),
+        flops=2.0 * n * k * point.rows,
+        launches=2,
+    )
+
+
+def _grouped(name: str) -> Pricer:
+    """Return the work of one matrix of every expert reached, and of the shared ones."""
+
+    def work(case: Case, point: Point) -> Work:
+        model, moe, rows = case.model, _moe(case), point.rows
+        (n, k), shared = model.gemm_shape(f"expert_{name}"), model.gemm_shape(f"shared_{name}")
+        alone = shared[0] * shared[1]
+        weights = moe.distinct_experts(rows) * n * k + alone
+        moved = rows * (moe.experts_per_token * (n + k) + (sum(shared) if alone else 0))
+        return Work(
+            f"moe_{name}",
+            axes={"rows": rows},
+            keys={"n": n, "k": k, "dtype": model.weight_dtype},
+            byte_count=weights * dtype_bytes(model.weight_dtype) + moved * model.activation_bytes,
+            flops=2.0 * rows * (moe.experts_per_token * n * k + alone),
+            launches=2 if alone else 1,
+            dtype=model.weight_dtype,
+        )
+
+    return work
+
+
+def _moe_act(case: Case, point: Point) -> Work:
+    moe = _moe(case)
+    width = moe.experts_per_token * moe.ffn + moe.shared_ffn
+    touched = point.rows * (2 + case.model.gated_mlp) * width
+    moved = float(touched * case.model.activation_bytes)
+    return Work("moe_act", axes={"rows": point.rows}, byte_count=moved)
+
+
+EXPERT_KINDS: dict[str, Pricer] = {
+    "moe_router": _router,
+    "moe_gate_up": _grouped("gate_up"),
+    "moe_act": _moe_act,
+    "moe_down": _grouped("down"),
+}

@@ -1,0 +1,1 @@
+"""The decode run of a machine without a GPU."""

@@ -1,0 +1,1 @@
+"""What decode runs on any machine share."""

@@ -1,0 +1,1 @@
+"""How anything is timed and kept: samples, tables that survive a kill, campaigns, the machine."""

@@ -1,0 +1,1 @@
+"""The CPU router: a pool of spinning C++ threads."""

@@ -1,0 +1,1 @@
+"""GPU routers, a folder each."""

@@ -1,0 +1,1 @@
+"""Exact top-k's router."""

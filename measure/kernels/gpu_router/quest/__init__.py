@@ -1,0 +1,1 @@
+"""Quest's router and page summaries."""

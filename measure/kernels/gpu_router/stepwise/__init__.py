@@ -1,0 +1,1 @@
+"""RocketKV routing as separate kernels."""

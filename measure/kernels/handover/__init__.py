@@ -1,0 +1,1 @@
+"""The hand-over between a GPU and the CPU router."""

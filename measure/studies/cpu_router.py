@@ -1,0 +1,245 @@
+"""Time the CPU router over threads x batch x context, with nothing but numpy and a compiler.
+
+    python3 measure/studies/cpu_router.py --out DIR
+
+A row gives, in microseconds, a route from a latent (`route`), scoring alone (`score`, a route from
+a ready query) and a plain read of the same bytes by the same threads (`read`, `read_score`), all
+back to back; and a route after an idle gap, without and with prefetching of the next layer while
+idle (`idle`, `prefetched`). All are timed inside C++ from the request word to the answer word, over
+layers in rotation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import ctypes
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from measure.kernels.cpu_router.abi import STORAGES, RouterShape
+from measure.kernels.cpu_router.library import best_isa, router_hash
+from measure.kernels.cpu_router.router import Router
+from measure.kernels.reference import rope_table
+
+QUERY, LATENT, READ_QUERY, READ_LATENT = 0, 1, 3, 4
+COLUMNS = (
+    "threads",
+    "batch",
+    "context_tokens",
+    "route_p50_us",
+    "route_p99_us",
+    "idle_p50_us",
+    "idle_p99_us",
+    "prefetched_p50_us",
+    "prefetched_p99_us",
+    "score_p50_us",
+    "score_p99_us",
+    "read_p50_us",
+    "read_score_p50_us",
+    "score_gb_per_s",
+    "score_read_frac",
+)
+SETTINGS = (
+    "isa",
+    "storage",
+    "row_pages",
+    "gap_us",
+    "prefetch_bytes",
+    "prefetch_chunks",
+    "update",
+    "calls",
+    "source_hash",
+)
+
+
+def shape(args: argparse.Namespace, batch: int, tokens: int) -> RouterShape:
+    """Llama-3.1-8B by default."""
+    return RouterShape(
+        layers=args.layers,
+        batch=batch,
+        heads=args.heads,
+        kv_heads=args.kv_heads,
+        head_dim=args.head_dim,
+        page_tokens=args.page_tokens,
+        capacity_tokens=tokens,
+        top_pages=args.top_pages,
+        channels=args.channels,
+        rank=args.rank,
+    )
+
+
+def sample(
+    router: Router, kind: int, tokens: int, gap_s: float, calls: int, update: bool = False
+) -> npt.NDArray[np.float64]:
+    """Seconds of each call, [calls]; each layer once as warm-up, four times over."""
+    seconds = np.empty(calls)
+    code = router.lib.essim_bench(
+        router.pool,
+        kind,
+        tokens,
+        int(update),
+        ctypes.c_double(gap_s),
+        4 * router.shape.layers,
+        calls,
+        ctypes.c_void_p(seconds.ctypes.data),
+    )
+    if code != 0:
+        raise RuntimeError(f"router bench failed with {code}")
+    return seconds
+
+
+def sample_updates(
+    router: Router, tokens: int, gap_s: float, calls: int
+) -> npt.NDArray[np.float64]:
+    """Seconds of each update, from request to answer, [calls]: layer after layer, as in a step.
+
+    The token's place in its page changes from call to call, since the one that completes a page,
+    the only one that writes to the summaries, takes many times as long as the others. A route
+    from another latent lies between two updates, so that summaries are as cold as a decode step
+    finds them. What a call through ctypes takes by itself is subtracted. The caller keeps to the
+    CPU that the workers leave free, where they do.
+    """
+    s, lib = router.shape, router.lib
+    keys = np.full((s.batch, s.kv_heads, s.head_dim), 0x3F80, np.uint16)
+    places = [np.full(s.batch, tokens - s.page_tokens + i, np.int32) for i in range(s.page_tokens)]
+    wait, key = ctypes.c_double(10.0), ctypes.c_void_p(keys.ctypes.data)
+    # BF16 from 1 to 2, of either sign: else all queries would choose much the same channels.
+    rng, size = np.random.default_rng(0), (97, s.batch, s.rank)
+    latents = rng.integers(0x3F80, 0x4000, size, np.uint16) | rng.choice([0, 0x8000], size)
+    latents = latents.astype(np.uint16)
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) > router.threads:
+        os.sched_setaffinity(0, {min(cpus)})
+    seconds, empty = np.empty(calls), []
+    try:
+        for call in range(-s.layers, calls):
+            layer, at = 1 + call % (s.layers - 1), places[call % s.page_tokens]
+            router.route(layer, "latent", latents[call % len(latents)], at, at + 1)
+            place = ctypes.c_void_p(at.ctypes.data)
+            _idle(gap_s)
+            start = time.perf_counter()
+            code = lib.essim_update(router.pool, layer - 1, key, place, wait)
+            end = time.perf_counter()
+            lib.essim_answered(router.pool, ctypes.c_uint32(0))
+            empty.append(time.perf_counter() - end)
+            if code != 0:
+                raise RuntimeError(f"router update failed with {code}")
+            if call >= 0:
+                seconds[call] = end - start
+    finally:
+        os.sched_setaffinity(0, cpus)
+    return np.maximum(seconds - np.median(empty), 1e-9)
+
+
+def _idle(gap_s: float) -> None:
+    end = time.perf_counter() + gap_s
+    while time.perf_counter() < end:
+        pass
+
+
+def measure(args: argparse.Namespace, threads: int, batch: int, tokens: int) -> dict[str, object]:
+    """One row of the table."""
+    gap_s = args.gap_us * 1e-6
+    cases = (
+        ("route", LATENT, 0.0, 0),
+        ("idle", LATENT, gap_s, 0),
+        ("prefetched", LATENT, gap_s, args.prefetch_bytes),
+        ("score", QUERY, 0.0, 0),
+        ("read", READ_LATENT, 0.0, 0),
+        ("read_score", READ_QUERY, 0.0, 0),
+    )
+    row: dict[str, object] = {"threads": threads, "batch": batch, "context_tokens": tokens}
+    p50 = {}
+    with Router(
+        shape(args, batch, tokens), threads, storage=args.storage, row_pages=args.row_pages
+    ) as router:
+        router.set_rope(rope_table(tokens, args.head_dim))
+        router.lib.essim_randomize(router.pool, args.seed)
+        for name, kind, gap, prefetch_bytes in cases:
+            router.lib.essim_tune(router.pool, prefetch_bytes, args.prefetch_chunks)
+            update = args.update and kind == LATENT
+            seconds = sample(router, kind, tokens, gap, args.calls, update)
+            p50[name] = float(np.median(seconds))
+            row[f"{name}_p50_us"] = round(p50[name] * 1e6, 2)
+            row[f"{name}_p99_us"] = round(float(np.percentile(seconds, 99)) * 1e6, 2)
+        row["isa"] = router.isa
+    pages = (tokens - 1) // args.page_tokens
+    element_bytes = (1, 2)[STORAGES.index(args.storage)]
+    read_bytes = batch * args.kv_heads * pages * args.channels * element_bytes
+    row["score_gb_per_s"] = round(read_bytes / p50["score"] / 1e9, 2)
+    row["score_read_frac"] = round(p50["read_score"] / p50["score"], 3)
+    settings = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
+    return row | settings | {"source_hash": router_hash()}
+
+
+def integers(text: str) -> list[int]:
+    """``1,4,8`` -> [1, 4, 8]."""
+    return [int(part) for part in text.split(",")]
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True, help="folder of cpu_router.csv")
+    parser.add_argument("--threads", type=integers, default=None)
+    parser.add_argument("--batch", type=integers, default=[1, 4, 8])
+    parser.add_argument("--tokens", type=integers, default=[4096, 12288])
+    parser.add_argument(
+        "--gap-us",
+        type=float,
+        default=100.0,
+        help="idle time before each call of idle and prefetched",
+    )
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--storage", choices=STORAGES, default="e5m2")
+    parser.add_argument("--row-pages", type=int, default=65536)
+    parser.add_argument("--prefetch-bytes", type=int, default=512 * 1024)
+    parser.add_argument("--prefetch-chunks", type=int, default=1)
+    parser.add_argument("--update", action="store_true", help="an update before each route")
+    for name, value in (
+        ("layers", 32),
+        ("heads", 32),
+        ("kv-heads", 8),
+        ("head-dim", 128),
+        ("page-tokens", 4),
+        ("top-pages", 32),
+        ("channels", 32),
+        ("rank", 128),
+        ("seed", 1),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    """Print and append a row a point."""
+    args = parse()
+    cpus = len(os.sched_getaffinity(0))
+    threads = args.threads or [t for t in (1, 2, 4, 8, 12, 15) if t < cpus or t == 1]
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "cpu_router.csv"
+    fresh = not path.exists()
+    print(f"isa {best_isa()}, {cpus} CPUs, source {router_hash()}")
+    print("  ".join(COLUMNS))
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS + SETTINGS, extrasaction="ignore")
+        if fresh:
+            writer.writeheader()
+        for batch, tokens, t in itertools.product(args.batch, args.tokens, threads):
+            row = measure(args, t, batch, tokens)
+            writer.writerow(row)
+            file.flush()
+            print("  ".join(f"{row[name]!s:>{len(name)}}" for name in COLUMNS), flush=True)
+
+
+if __name__ == "__main__":
+    main()

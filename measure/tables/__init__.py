@@ -1,0 +1,1 @@
+"""Which tables a machine gets, and how each is measured."""

@@ -1,0 +1,1 @@
+"""Tables of a machine with an NVIDIA GPU."""

@@ -1,0 +1,48 @@
+"""Shipped tables are those of the kernels that are here, though these have moved since."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from essim.hardware.profile import load_profile
+from measure.harness.hashes import stale_tables
+from measure.kernels.build import code_hash
+
+ROOT = Path(__file__).parents[2]
+# What one and the same sources hashed to: whole files with their names, and what is compiled of them.
+PAIRS = ROOT / "tests" / "data" / "kernel_hashes.csv"
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("name", ["h200-sxm", "cpu-2core"])
+def test_a_profile_names_the_kernels_that_its_rows_were_measured_with(name: str) -> None:
+    code_of = {row["source_hash"]: row["code_hash"] for row in rows(PAIRS)}
+    profile = load_profile(ROOT / "hardware_profiles" / f"{name}.yaml")
+    for table, spec in profile.spec.tables.items():
+        made = {row["source_hash"] for row in rows(profile.file.with_suffix("") / f"{table}.csv")}
+        assert {code_of[source] for source in made} == {spec.kernel_hash}, table
+    assert stale_tables(profile) == []
+
+
+def test_moving_and_documenting_code_keeps_its_hash_and_changing_it_does_not(
+    tmp_path: Path,
+) -> None:
+    first, moved = tmp_path / "a.py", tmp_path / "b.py"
+    first.write_text('"""A."""\nimport os\n\ndef f(x):\n    """Twice."""\n    return 2 * x\n')
+    moved.write_text("from os import path\n# Why.\ndef f(x):\n    return 2 * x\n")
+    assert code_hash([first]) == code_hash([moved])
+    moved.write_text("def f(x):\n    return 3 * x\n")
+    assert code_hash([first]) != code_hash([moved])
+    header, source = tmp_path / "c.h", tmp_path / "d.h"
+    header.write_text('#include "e.h"\n// Why.\nint twice(int x) { return 2 * x; }\n')
+    source.write_text("int twice(int x) { return 2 * x; }\n")
+    assert code_hash([header]) == code_hash([source])
+    source.write_text("#include <cmath>\nint twice(int x) { return 2 * x; }\n")
+    assert code_hash([header]) != code_hash([source])

@@ -1,0 +1,102 @@
+"""Sentences: what they say, and that they follow from the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from essim.hardware.profile import find_profile, load_profile
+from essim.simulate.scenario import load_scenario
+from essim.simulate.sweep import Simulator
+from reports.verdict import machine_verdict, run_verdict, sweep_verdict
+
+
+def verdict(scenario_file, more: str = "", *overrides: str) -> list[str]:
+    base, points = load_scenario(scenario_file(more=more), overrides)
+    simulator = Simulator()
+    if not more:
+        return [run_verdict(base, simulator.rows([base])[0])]
+    rows = simulator.rows(points)
+    return sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])
+
+
+SWEEP = """
+sweep:
+  routing: [gpu-target, gpu-target-fused, cpu-mid]
+  workload.batch: [1, 4, 8]
+  workload.output_tokens: [128, 8192]
+"""
+
+
+def test_it_finds_the_batch_at_which_early_routing_stops_paying(scenario_file) -> None:
+    sentences = verdict(scenario_file, SWEEP)
+    (stepwise,) = [s for s in sentences if s.startswith("Against gpu-target, cpu-mid")]
+    (fused,) = [s for s in sentences if s.startswith("Against gpu-target-fused, cpu-mid")]
+    assert "stops paying at batch 3 at 8192 output tokens" in stepwise
+    assert "stops paying at batch 2 at 8192 output tokens" in fused
+    assert "at batch 8, where 65% of the step is exposed routing." in stepwise
+    for batch, pays in ((2, True), (3, False)):
+        overrides = [f"workload.batch={batch}", "workload.output_tokens=8192"]
+        base, _ = load_scenario(scenario_file(), overrides)
+        assert (Simulator().rows([base])[0]["decode_gain_frac"] > 0) == pays
+
+
+def test_it_names_the_fastest_routing_of_every_batch(scenario_file) -> None:
+    fastest = [s for s in verdict(scenario_file, SWEEP) if s.startswith("Fastest")]
+    assert [s.split(":")[0] for s in fastest] == [
+        f"Fastest at batch {batch} and 8192 output tokens" for batch in (1, 4, 8)
+    ]
+    assert "cpu-mid" in fastest[0]
+    assert "gpu-target-fused" in fastest[2]
+
+
+def test_one_batch_has_no_break_even(scenario_file) -> None:
+    more = "sweep: {routing: [gpu-target, cpu-mid]}\n"
+    against = [s for s in verdict(scenario_file, more) if s.startswith("Against")]
+    assert len(against) == 1
+    assert against[0].startswith("Against gpu-target, cpu-mid gains +9.")
+
+
+def test_settings_are_told_apart_by_what_differs(scenario_file) -> None:
+    more = "sweep:\n  routing.cpu_threads: [1, 8]\n  workload.batch: [1, 4]\n"
+    sentences = verdict(scenario_file, more)
+    assert {s.split("]")[0] for s in sentences} == {"[cpu_threads 1", "[cpu_threads 8"}
+    many = "sweep: {routing.cpu_threads: [1, 2, 4, 8, 15]}\n"
+    assert len(verdict(scenario_file, many)) == 5
+
+
+def test_points_that_do_not_run_are_counted(scenario_file) -> None:
+    more = "sweep: {workload.batch: [1, 1000]}\n"
+    assert verdict(scenario_file, more)[-1].startswith("1 of 2 points do not run, such as: needs")
+
+
+def test_single_points(scenario_file) -> None:
+    (early,) = verdict(scenario_file)
+    assert early.startswith("rocketkv with cpu-mid decodes 9.5% faster than gpu-target (ceiling")
+    (base,) = verdict(scenario_file, "", "routing=gpu-target")
+    assert "is the baseline; routing that cost nothing would gain +13.6%" in base
+    (dense,) = verdict(scenario_file, "", "selector={kind: dense}")
+    assert dense.startswith("dense needs no routing; 0.0% of each step")
+    (one,) = verdict(scenario_file, "", "workload.output_tokens=1")
+    assert one == "One output token is prefill alone: there is no decode step and no TPOT."
+    (none,) = verdict(scenario_file, "", "workload.batch=1000")
+    assert none.startswith("This point does not run: needs")
+
+
+@pytest.mark.filterwarnings("ignore:.*kept:UserWarning")
+@pytest.mark.parametrize(
+    ("facts", "sentences"),
+    [
+        ({}, []),
+        ({"cpu": "AMD EPYC"}, []),
+        ({"cpu": "other"}, ["Predicted for AMD EPYC, measured on other."]),
+        (
+            {"cpu": "AMD EPYC", "gpu_name": "NVIDIA H200"},
+            ["Predicted for torch on one core, measured on NVIDIA H200."],
+        ),
+    ],
+)
+def test_a_run_on_another_machine_is_said(facts: dict[str, str], sentences: list[str]) -> None:
+    profile = load_profile(find_profile("cpu-2core", Path()))
+    assert machine_verdict([profile, profile], facts) == sentences
