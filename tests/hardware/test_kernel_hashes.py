@@ -12,7 +12,7 @@ from measure.harness.hashes import stale_tables
 from measure.kernels.build import code_hash
 
 ROOT = Path(__file__).parents[2]
-# What one and the same sources hashed to: whole files with their names, and what is compiled of them.
+# What the same sources hashed to: files with their names, and what is compiled of them.
 PAIRS = ROOT / "tests" / "data" / "kernel_hashes.csv"
 
 
@@ -21,6 +21,7 @@ def rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.mark.filterwarnings("ignore:.*faster than a smaller one")
 @pytest.mark.parametrize("name", ["h200-sxm", "cpu-2core"])
 def test_a_profile_names_the_kernels_that_its_rows_were_measured_with(name: str) -> None:
     code_of = {row["source_hash"]: row["code_hash"] for row in rows(PAIRS)}
