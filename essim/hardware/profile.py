@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
@@ -14,8 +14,8 @@ from pydantic import Field, model_validator
 from essim.hardware.holdout import Ratios, heldout_file, ratios
 from essim.hardware.table import Table, read_table
 from essim.text.files import is_there
-from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Settings
-from essim.text.yaml import Strict, nearest_hint, read_yaml, validate
+from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Settings
+from essim.text.yaml import Document, Strict, nearest_hint, read_yaml, validate
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Sourced(Strict, Generic[T]):
 
 
 class Gpu(Strict):
-    """A GPU's peaks as seen by one process."""
+    """A GPU's peaks as seen by one process; `clock_hz` is what it runs at under load."""
 
     name: str
     memory_bytes: Sourced[Bytes]
@@ -68,6 +68,7 @@ class Gpu(Strict):
     bf16_flops_per_s: Sourced[FlopsPerSecond]
     fp8_flops_per_s: Sourced[FlopsPerSecond] | None = None
     launch_s: Sourced[Seconds]
+    clock_hz: Sourced[Hertz] | None = None
 
     def flops_per_s(self, dtype: str) -> float:
         """Return the peak of GEMMs in `dtype`: that of bf16, but fp8 may have its own."""
@@ -128,11 +129,16 @@ class TableSpec(Strict):
 
 
 class ProfileSpec(Strict):
-    """A hardware profile's YAML."""
+    """A hardware profile's YAML.
+
+    `reference` names another profile, whose measured times are carried over where this one has
+    none: what is latency as it is, bytes and FLOPs by the peaks of both devices.
+    """
 
     name: str
     provisional: bool = False
     description: str
+    reference: str | None = None
     gpu: Gpu
     cpu: Cpu
     d2h: Link
@@ -154,6 +160,8 @@ class HardwareProfile:
         Of a corner, the numbers it was made from.
     heldout
         Measured over predicted time at held-out points, by table and keys.
+    reference
+        The profile whose times are carried over where this one has none.
     """
 
     file: Path
@@ -161,6 +169,7 @@ class HardwareProfile:
     tables: dict[str, Table]
     middle: ProfileSpec | None = None
     heldout: Mapping[tuple[str, ...], Ratios] = field(default_factory=dict)
+    reference: HardwareProfile | None = None
 
     @property
     def nominal(self) -> ProfileSpec:
@@ -184,7 +193,7 @@ class HardwareProfile:
         if not parts:
             return None
         corner = self.spec.model_copy(update=parts)
-        return HardwareProfile(self.file, corner, self.tables, self.spec, self.heldout)
+        return replace(self, spec=corner, middle=self.spec)
 
     @cached_property
     def digest(self) -> str:
@@ -194,6 +203,8 @@ class HardwareProfile:
             total.update(name.encode())
             for file in (table_file(self.file, name), heldout_file(table_file(self.file, name))):
                 total.update(file.read_bytes() if file.exists() else b"")
+        if self.reference is not None:
+            total.update(self.reference.digest.encode())
         return total.hexdigest()
 
 
@@ -293,4 +304,20 @@ def load_profile(file: Path) -> HardwareProfile:
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}
-    return HardwareProfile(file, spec, tables, heldout=heldout)
+    return HardwareProfile(
+        file, spec, tables, heldout=heldout, reference=_reference(spec, document)
+    )
+
+
+def _reference(spec: ProfileSpec, document: Document) -> HardwareProfile | None:
+    """Return the profile that another one names, or raise `InputError` at the line that does."""
+    if spec.reference is None:
+        return None
+    try:
+        found = load_profile(find_profile(spec.reference, document.file.parent))
+    except ValueError as error:
+        raise document.value_error(error, at=("reference",)) from None
+    if found.reference is not None:
+        hint = "Name a profile with tables of its own"
+        raise document.error(f"{spec.reference} has a reference itself", hint, at=("reference",))
+    return found

@@ -18,8 +18,15 @@ UNITS: dict[str, dict[str, float]] = {
     "bytes": {f"{p}B": float(f) for p, f in (_DECIMAL | _BINARY).items()},
     "bytes/s": {f"{p}B/s": float(f) for p, f in (_DECIMAL | _BINARY).items()},
     "FLOP/s": {f"{p}FLOP/s": float(f) for p, f in _DECIMAL.items()},
+    "Hz": {f"{p}Hz": float(f) for p, f in _DECIMAL.items()},
 }
-_EXAMPLE = {"seconds": "8 us", "bytes": "80 GiB", "bytes/s": "55 GB/s", "FLOP/s": "989 TFLOP/s"}
+_EXAMPLE = {
+    "seconds": "8 us",
+    "bytes": "80 GiB",
+    "bytes/s": "55 GB/s",
+    "FLOP/s": "989 TFLOP/s",
+    "Hz": "1980 MHz",
+}
 _LONGEST_SPAN = 65536
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)\s*")
 
@@ -60,6 +67,7 @@ Seconds = Annotated[float, _quantity("seconds"), Field(ge=0, allow_inf_nan=False
 Bytes = Annotated[float, _quantity("bytes"), Field(gt=0, allow_inf_nan=False)]
 BytesPerSecond = Annotated[float, _quantity("bytes/s"), Field(gt=0, allow_inf_nan=False)]
 FlopsPerSecond = Annotated[float, _quantity("FLOP/s"), Field(gt=0, allow_inf_nan=False)]
+Hertz = Annotated[float, _quantity("Hz"), Field(gt=0, allow_inf_nan=False)]
 
 
 def _spelled_out(values: list[int | str]) -> list[int | str]:
