@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 
+from essim.hardware.kernels import HASHES, stale_tables
 from essim.hardware.profile import load_profile
-from measure.harness.hashes import stale_tables
+from measure.harness.hashes import current_hashes
 from measure.kernels.build import code_hash
 
 ROOT = Path(__file__).parents[2]
@@ -47,3 +49,8 @@ def test_moving_and_documenting_code_keeps_its_hash_and_changing_it_does_not(
     assert code_hash([header]) == code_hash([source])
     source.write_text("#include <cmath>\nint twice(int x) { return 2 * x; }\n")
     assert code_hash([header]) != code_hash([source])
+
+
+def test_the_hashes_that_travel_with_essim_are_those_of_the_sources() -> None:
+    """After a change of a kernel: ``python -m measure.harness.hashes``."""
+    assert json.loads(HASHES.read_text()) == current_hashes()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
-from measure.harness.hashes import flow_hash
+from measure.harness.hashes import table_hash
 from measure.kernels.flow import cpu as flow
 from measure.tables.cpu.plan import Plan, flow_bench, random, rotation
 
@@ -116,7 +116,7 @@ def _gemm_bench(plan: Plan) -> Bench:
         heldout=every_shape(held_out(plan.seed, {"rows": rows})),
         prepare=prepare,
         dtype="fp32",
-        source_hash=flow_hash(),
+        source_hash=table_hash("gemm", "CPU"),
         reference="torch.mm on the main stream's cores, weights in rotation",
         holds_for={"weight_dtype": ["fp32"]},
     )

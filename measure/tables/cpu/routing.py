@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
+from measure.harness.hashes import table_hash
 from measure.kernels.cpu_router.abi import RouterShape
-from measure.kernels.cpu_router.library import router_hash
 from measure.kernels.cpu_router.router import Router
 from measure.kernels.flow import cpu as flow
 from measure.kernels.reference import rope_table
@@ -128,7 +128,7 @@ def _router_bench(
         heldout=heldout,
         prepare=prepare,
         dtype="e5m2",
-        source_hash=router_hash(),
+        source_hash=table_hash(table, "CPU"),
         reference=reference,
         holds_for=conditions | {"down_projection": ["none", "gpu"]},
     )

@@ -14,7 +14,7 @@ import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
 from measure.harness.gpu import Launch, cold_sets
-from measure.harness.hashes import gpu_table_hash
+from measure.harness.hashes import table_hash
 from measure.kernels.chain import Chain, Shape
 from measure.kernels.flow import projection
 from measure.kernels.gpu_router.fused import router as router_fused
@@ -123,7 +123,7 @@ def gpu_bench(
         heldout=with_keys(held_out(0, axes, UNITS)),
         prepare=prepare,
         dtype=dtype,
-        source_hash=gpu_table_hash(table),
+        source_hash=table_hash(table, "GPU"),
         reference=IN_A_LAYER if slot or table in SMALL else IN_A_CHAIN,
         holds_for=holds_for,
         jumps=jumps or {},
@@ -277,7 +277,7 @@ def side_stream_bench() -> Bench:
         heldout=both(held_out(0, axes, UNITS)),
         prepare=prepare,
         dtype="bf16",
-        source_hash=gpu_table_hash("gpu_side_slowdown"),
+        source_hash=table_hash("gpu_side_slowdown", "GPU"),
         reference="a step with the router on a second stream minus the step without, per routed "
         "layer; rank-128 proxy on the second stream, forked after o_proj",
         holds_for=ROUTER | {"anchor": ["mid"], "projection_rank": [SHAPE.rank], "channels": [32]},
