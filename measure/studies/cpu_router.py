@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from measure.kernels.cpu_router.abi import STORAGES, RouterShape
 from measure.kernels.cpu_router.library import best_isa, router_hash
 from measure.kernels.cpu_router.router import Router
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 
 QUERY, LATENT, READ_QUERY, READ_LATENT = 0, 1, 3, 4
 COLUMNS = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from measure.kernels.cpu_router.abi import RouterShape
 from measure.kernels.cpu_router.router import Router
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 from measure.studies.cpu_router import LATENT, sample, sample_updates
 
 SCRIPT = Path(__file__).parents[2] / "measure" / "studies" / "cpu_router.py"

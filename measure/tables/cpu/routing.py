@@ -14,7 +14,7 @@ from measure.harness.hashes import table_hash
 from measure.kernels.cpu_router.abi import RouterShape
 from measure.kernels.cpu_router.router import Router
 from measure.kernels.flow import cpu as flow
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 from measure.studies.cpu_router import LATENT, sample, sample_updates
 from measure.tables.cpu.flow import attention_conditions
 from measure.tables.cpu.plan import Plan, flow_bench, random, rotation

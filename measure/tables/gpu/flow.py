@@ -20,7 +20,7 @@ from measure.kernels.attention.launch import (
 )
 from measure.kernels.flow import gpu as flow
 from measure.kernels.flow import stage1
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 from measure.tables.gpu.layer import gemm as gemm_in_layer
 from measure.tables.gpu.routing import (
     BATCHES,

@@ -19,7 +19,7 @@ from measure.kernels.chain import Chain, Shape
 from measure.kernels.flow import projection
 from measure.kernels.gpu_router.fused import router as router_fused
 from measure.kernels.gpu_router.stepwise import router as router_stepwise
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 from measure.tables.gpu.layer import (
     LAYERS,
     SMALL,
