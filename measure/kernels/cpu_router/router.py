@@ -87,16 +87,9 @@ class Router:
         self._shared: Any = None
         self.shape, self.threads, self.timeout_s = shape, threads, timeout_s
         self.storage, self.isa = storage, isa or best_isa()
+        prefetch = prefetch_bytes, prefetch_chunks
         self.config = make_config(
-            shape,
-            threads,
-            storage,
-            self.isa,
-            row_pages,
-            prefetch_bytes,
-            prefetch_chunks,
-            rms_eps,
-            pin,
+            shape, threads, storage, self.isa, row_pages, *prefetch, rms_eps, pin
         )
         self.lib = library()
         if not self.lib.essim_has_isa(self.config.isa):
