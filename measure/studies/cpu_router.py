@@ -63,18 +63,18 @@ SETTINGS = (
 
 def shape(args: argparse.Namespace, batch: int, tokens: int) -> RouterShape:
     """Llama-3.1-8B by default."""
-    return RouterShape(
-        layers=args.layers,
-        batch=batch,
-        heads=args.heads,
-        kv_heads=args.kv_heads,
-        head_dim=args.head_dim,
-        page_tokens=args.page_tokens,
-        capacity_tokens=tokens,
-        top_pages=args.top_pages,
-        channels=args.channels,
-        rank=args.rank,
+    same = (
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "page_tokens",
+        "top_pages",
+        "channels",
+        "rank",
     )
+    sizes = {name: getattr(args, name) for name in same}
+    return RouterShape(batch=batch, capacity_tokens=tokens, **sizes)
 
 
 def sample(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from measure.decode.shared.loop import Pages
+from measure.kernels.cpu_router.abi import Pages
 from measure.kernels.flow import cpu as flow
 
 

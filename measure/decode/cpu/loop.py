@@ -24,10 +24,10 @@ from measure.decode.shared.loop import (
     Event,
     RouteInput,
     Settings,
-    router_shape,
     traced,
 )
 from measure.decode.shared.weights import Weights
+from measure.kernels.cpu_router.abi import RouterShape
 from measure.kernels.cpu_router.router import Router
 from measure.kernels.numbers import rope_table
 
@@ -67,7 +67,7 @@ class CpuDecode(DecodeRun):
     def _make_router(self) -> Router:
         s, m, early = self.settings, self.model, self.routing.early
         rank = s.rank if early else 0
-        shape = router_shape(m, s.batch, s.capacity_tokens, self.pages, rank)
+        shape = RouterShape.of(m, s.batch, s.capacity_tokens, self.pages, rank)
         router = Router(shape, s.threads, pin=s.pin, timeout_s=_TIMEOUT_S)
         router.set_rope(rope_table(m.max_context_tokens, m.head_dim, THETA))
         for layer in range(1, m.layers) if early else ():

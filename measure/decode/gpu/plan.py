@@ -23,12 +23,13 @@ from measure.decode.gpu.cache import (
 from measure.decode.gpu.loop import GpuDecode
 from measure.decode.gpu.routing import make_mailbox
 from measure.decode.shared.cells import WARM_UP_STEPS, Cell, Plan, Run, grid
-from measure.decode.shared.loop import Pages, Settings
+from measure.decode.shared.loop import Settings
 from measure.decode.shared.modes import GPU_MODES, check_mode
 from measure.decode.shared.weights import Weights
 from measure.harness.gpu import require_gpu
 from measure.harness.hashes import gpu_decode_hash
 from measure.harness.machine import thread_count
+from measure.kernels.cpu_router.abi import Pages
 from measure.kernels.handover.mailbox import GpuMailbox
 from measure.tables.gpu.machine import gpu_facts
 

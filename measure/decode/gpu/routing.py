@@ -13,10 +13,9 @@ from torch import Tensor
 
 from essim.methods.routing import Routing
 from measure.decode.gpu.cache import BLOCK_PAGES, PagedKVCache, paged, planes
-from measure.decode.shared.loop import Pages, router_shape
 from measure.decode.shared.weights import Weights
 from measure.harness.gpu import streams
-from measure.kernels.cpu_router.abi import Kind
+from measure.kernels.cpu_router.abi import Kind, Pages, RouterShape
 from measure.kernels.flow import projection
 from measure.kernels.gpu_router.fused.router import FusedRouter
 from measure.kernels.gpu_router.stepwise.router import StepwiseRouter
@@ -228,7 +227,7 @@ def make_mailbox(
     With `noise`, a seed, its summaries are random codes; else they are to be built.
     """
     m = weights.model
-    shape = router_shape(m, len(cache.context), cache.capacity_tokens, pages, rank)
+    shape = RouterShape.of(m, len(cache.context), cache.capacity_tokens, pages, rank)
     mailbox = GpuMailbox(shape, threads, cache.context, cache.evicted, pin=pin)
     if noise is not None:
         mailbox.router.randomize(noise)

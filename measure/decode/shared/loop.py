@@ -21,7 +21,7 @@ from essim.simulate.timeline import chrome_trace
 from measure.decode.shared.modes import check_mode, routing_of
 from measure.decode.shared.prefill import prefill, random_prompt
 from measure.decode.shared.weights import Weights
-from measure.kernels.cpu_router.abi import RouterShape
+from measure.kernels.cpu_router.abi import Pages
 
 Event = tuple[str, float, float, str]
 """Name, start and end in seconds, stream."""
@@ -64,15 +64,6 @@ class Settings:
     trace: bool = False
     capture: bool = False
     pin: bool = True
-
-
-@dataclass(frozen=True)
-class Pages:
-    """How pages are chosen: tokens a page, pages a KV head, channels that scoring reads."""
-
-    page_tokens: int
-    top: int
-    channels: int
 
 
 @dataclass(frozen=True)
@@ -183,24 +174,6 @@ class DecodeRun:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def router_shape(
-    model: ModelShape, batch: int, capacity_tokens: int, pages: Pages, rank: int
-) -> RouterShape:
-    """Return the sizes of the CPU router for a run; without early queries `rank` is 0."""
-    return RouterShape(
-        layers=model.layers,
-        batch=batch,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        page_tokens=pages.page_tokens,
-        capacity_tokens=capacity_tokens,
-        top_pages=pages.top,
-        channels=pages.channels,
-        rank=rank,
-    )
 
 
 def traced(events: Sequence[Event], kinds: Mapping[str, str]) -> dict[str, Any]:

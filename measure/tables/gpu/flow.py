@@ -11,6 +11,7 @@ import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
 from measure.harness.gpu import Launch, cold_sets
+from measure.harness.timing import Axis
 from measure.kernels.attention.launch import PagedCache, random_cache
 from measure.kernels.flow import gpu as flow
 from measure.kernels.numbers import rope_table
@@ -99,12 +100,11 @@ def gemm_bench() -> Bench:
         return in_a_layer(sampler)
 
     def every(places: Sequence[Place]) -> tuple[Place, ...]:
-        kinds = itertools.product(shapes, ("bf16", "fp8"))
-        found: list[Place] = [
-            {"n": n, "k": k, "dtype": dtype} | dict(place)
-            for (n, k), dtype in kinds
-            for place in places
+        kinds: list[dict[str, Axis]] = [
+            {"n": n, "k": k, "dtype": dtype}
+            for (n, k), dtype in itertools.product(shapes, ("bf16", "fp8"))
         ]
+        found = (kind | dict(place) for kind in kinds for place in places)
         # Batch by batch, prefill last: layers, and then weights, are set up once each.
         return tuple(sorted(found, key=lambda at: min(int(at["rows"]), DECODE_ROWS + 1)))
 
