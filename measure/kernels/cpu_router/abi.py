@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from essim.errors import InputError
-from essim.model.shape import ModelShape
+
+if TYPE_CHECKING:
+    from essim.model.shape import ModelShape
 
 Kind = Literal["query", "latent", "hidden"]
 

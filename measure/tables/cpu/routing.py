@@ -11,11 +11,11 @@ import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
 from measure.harness.hashes import table_hash
+from measure.harness.router_timing import LATENT, sample, sample_updates
 from measure.kernels.cpu_router.abi import Pages, RouterShape
 from measure.kernels.cpu_router.router import Router
 from measure.kernels.flow import cpu as flow
 from measure.kernels.numbers import rope_table
-from measure.studies.cpu_router import LATENT, sample, sample_updates
 from measure.tables.cpu.flow import attention_conditions
 from measure.tables.cpu.plan import Plan, flow_bench, random, rotation
 

@@ -11,9 +11,9 @@ import torch
 
 from measure.harness.campaign import Bench, Place, Ready
 from measure.harness.gpu import Launch, capture, copy_launch
+from measure.harness.router_timing import QUERY, sample
 from measure.kernels.cpu_router.abi import MAX_BATCH
 from measure.kernels.handover.mailbox import GpuMailbox, Mailbox
-from measure.studies.cpu_router import QUERY, sample
 from measure.tables.cpu.plan import ROUTER_PLAN
 from measure.tables.cpu.routing import filled_router, router_shape
 from measure.tables.gpu.bench import (
