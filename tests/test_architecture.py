@@ -88,3 +88,43 @@ def test_every_module_has_its_room() -> None:
 def test_files_stay_short() -> None:
     long = {str(f): n for f in SOURCES if (n := len(f.read_text().splitlines())) > 300}
     assert long == {}
+
+
+def lengths(file: Path) -> dict[str, int]:
+    """Lines of each function of a file, its docstring not counted."""
+    found = {}
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            said = node.body[0] if ast.get_docstring(node) else None
+            docstring = 0 if said is None else (said.end_lineno or 0) - said.lineno + 1
+            lines = (node.end_lineno or 0) - node.lineno + 1 - docstring
+            found[f"{file.relative_to(ROOT)}: {node.name}"] = lines
+    return found
+
+
+# Sources of kernels that tables were measured with: they change with the next measurement.
+MEASURED = {
+    "measure/kernels/attention/kernels.py: dense_kernel",
+    "measure/kernels/attention/kernels.py: sparse_kernel",
+    "measure/kernels/gpu_router/exact_topk/router.py: __call__",
+    "measure/kernels/gpu_router/exact_topk/router.py: score_kernel",
+    "measure/kernels/gpu_router/quest/router.py: score_kernel",
+    "measure/kernels/gpu_router/stepwise/kernels.py: score_kernel",
+    "measure/kernels/gpu_router/stepwise/router.py: steps",
+}
+# A name goes from here as its function is mended.
+STILL_LONG = {
+    "essim/cli/app.py: sweep",
+    "essim/engines/des.py: finish",
+    "essim/results/rows.py: empty_row",
+    "essim/simulate/derivation.py: _pools",
+    "essim/simulate/derivation.py: derivation",
+    "essim/simulate/scenario.py: _grid",
+    "reports/verdict.py: _break_even_sentence",
+    "reports/verdict.py: _group_verdict",
+}
+
+
+def test_functions_stay_short() -> None:
+    lines = {name: n for file in SOURCES for name, n in lengths(file).items()}
+    assert {name for name, n in lines.items() if n > 40} - STILL_LONG == MEASURED

@@ -98,7 +98,7 @@ def print_json(content: object) -> None:
 
 def warn_of_old_kernels(profiles: Sequence[HardwareProfile]) -> None:
     """Warn of tables that were measured with kernels that have changed since."""
-    from measure.harness.hashes import stale_tables
+    from essim.hardware.kernels import stale_tables
 
     for profile in profiles:
         stale = stale_tables(profile)

@@ -22,6 +22,7 @@ from measure.decode.cpu.loop import CpuDecode
 from measure.decode.main import write_provenance
 from measure.decode.shared import cells
 from measure.decode.shared.cells import WARM_UP_STEPS, Cell, Plan, Run
+from measure.decode.shared.loop import Settings
 from measure.decode.shared.modes import check_mode
 from measure.decode.shared.weights import Weights, check_shape
 from measure.harness.machine import thread_count
@@ -198,30 +199,27 @@ class CpuRuns:
 
     def trace_step(self, cell: Cell) -> dict[str, Any]:
         """Return a cell's step in the Chrome trace format, after a few to warm up."""
-        with self._made(cell, trace=True) as made:
-            made.set_position(cell.position_tokens)
-            made.steps(WARM_UP_STEPS)
-            return made.chrome_trace()
+        return cpu_plan.traced_step(cell, self._made(cell, trace=True))
 
     def _made(self, cell: Cell, *, trace: bool = False) -> CpuDecode:
         point = self.points[cell]
         routing, selector = point.routing, point.resolved_selector()
         if not isinstance(selector, RocketKV):  # dense: nothing of it is used
             selector = RocketKV(prompt_budget=cell.position_tokens, page_tokens=1, top_pages=1)
-        return CpuDecode(
-            point.model,
-            selector,
-            cell.mode,
-            cell.batch,
-            cell.position_tokens + max(self.steps, WARM_UP_STEPS),
-            seed=SEED,
-            threads=routing.cpu_threads,
+        settings = Settings(
+            model=point.model,
+            selector=selector,
+            mode=cell.mode,
+            batch=cell.batch,
+            capacity_tokens=cell.position_tokens + max(self.steps, WARM_UP_STEPS),
             rank=routing.projection_rank or 1,
             channels=routing.channels or point.model.head_dim,
+            threads=routing.cpu_threads,
             mix=_mix(point) if cell.mode == "cpu-mix" else None,  # type: ignore[arg-type]
-            weights=self.weights,
+            seed=SEED,
             trace=trace,
         )
+        return CpuDecode(settings, self.weights)
 
 
 def _check_one_selector(points: Sequence[Scenario]) -> None:

@@ -75,8 +75,14 @@ def number(value: str | int, date: str, reference: str, source: str = "measured"
     return {"value": value, "source": source, "reference": reference, "date": date}
 
 
-def plain(value: object) -> object:
-    """Return a fact as one scalar."""
+def provenance(name: str, facts: Mapping[str, object]) -> dict[str, object]:
+    """Return facts of the machine, and the command that a profile comes from."""
+    return {key: _scalar(value) for key, value in facts.items()} | {
+        "command": f"essim measure --profile {name}"
+    }
+
+
+def _scalar(value: object) -> object:
     if isinstance(value, dict):
         return ", ".join(f"{k} {v}" for k, v in value.items())
     if isinstance(value, list):

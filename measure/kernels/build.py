@@ -23,7 +23,7 @@ def source_hash(paths: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def code_hash(paths: Sequence[Path]) -> str:
+def code_hash(paths: Iterable[Path]) -> str:
     """Hash of what is compiled or traced: 16 hexadecimal digits.
 
     Imports, docstrings, comments and blank lines do not count, nor do names and folders of files:

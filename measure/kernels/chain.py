@@ -28,7 +28,7 @@ from measure.kernels.flow import projection
 from measure.kernels.gpu_router.fused import router as router_fused
 from measure.kernels.gpu_router.stepwise import router as router_stepwise
 from measure.kernels.handover.mailbox import Mailbox
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 
 Step = tuple[str, Callable[[], object]]
 Router = router_fused.FusedRouter | router_stepwise.StepwiseRouter

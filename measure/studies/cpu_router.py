@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import argparse
 import csv
-import ctypes
 import itertools
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from measure.harness.router_timing import LATENT, QUERY, READ_LATENT, READ_QUERY, sample
 from measure.kernels.cpu_router.abi import STORAGES, RouterShape
 from measure.kernels.cpu_router.library import best_isa, router_hash
 from measure.kernels.cpu_router.router import Router
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 
-QUERY, LATENT, READ_QUERY, READ_LATENT = 0, 1, 3, 4
 COLUMNS = (
     "threads",
     "batch",
@@ -63,87 +60,18 @@ SETTINGS = (
 
 def shape(args: argparse.Namespace, batch: int, tokens: int) -> RouterShape:
     """Llama-3.1-8B by default."""
-    return RouterShape(
-        layers=args.layers,
-        batch=batch,
-        heads=args.heads,
-        kv_heads=args.kv_heads,
-        head_dim=args.head_dim,
-        page_tokens=args.page_tokens,
-        capacity_tokens=tokens,
-        top_pages=args.top_pages,
-        channels=args.channels,
-        rank=args.rank,
+    same = (
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "page_tokens",
+        "top_pages",
+        "channels",
+        "rank",
     )
-
-
-def sample(
-    router: Router, kind: int, tokens: int, gap_s: float, calls: int, update: bool = False
-) -> npt.NDArray[np.float64]:
-    """Seconds of each call, [calls]; each layer once as warm-up, four times over."""
-    seconds = np.empty(calls)
-    code = router.lib.essim_bench(
-        router.pool,
-        kind,
-        tokens,
-        int(update),
-        ctypes.c_double(gap_s),
-        4 * router.shape.layers,
-        calls,
-        ctypes.c_void_p(seconds.ctypes.data),
-    )
-    if code != 0:
-        raise RuntimeError(f"router bench failed with {code}")
-    return seconds
-
-
-def sample_updates(
-    router: Router, tokens: int, gap_s: float, calls: int
-) -> npt.NDArray[np.float64]:
-    """Seconds of each update, from request to answer, [calls]: layer after layer, as in a step.
-
-    The token's place in its page changes from call to call, since the one that completes a page,
-    the only one that writes to the summaries, takes many times as long as the others. A route
-    from another latent lies between two updates, so that summaries are as cold as a decode step
-    finds them. What a call through ctypes takes by itself is subtracted. The caller keeps to the
-    CPU that the workers leave free, where they do.
-    """
-    s, lib = router.shape, router.lib
-    keys = np.full((s.batch, s.kv_heads, s.head_dim), 0x3F80, np.uint16)
-    places = [np.full(s.batch, tokens - s.page_tokens + i, np.int32) for i in range(s.page_tokens)]
-    wait, key = ctypes.c_double(10.0), ctypes.c_void_p(keys.ctypes.data)
-    # BF16 from 1 to 2, of either sign: else all queries would choose much the same channels.
-    rng, size = np.random.default_rng(0), (97, s.batch, s.rank)
-    latents = rng.integers(0x3F80, 0x4000, size, np.uint16) | rng.choice([0, 0x8000], size)
-    latents = latents.astype(np.uint16)
-    cpus = os.sched_getaffinity(0)
-    if len(cpus) > router.threads:
-        os.sched_setaffinity(0, {min(cpus)})
-    seconds, empty = np.empty(calls), []
-    try:
-        for call in range(-s.layers, calls):
-            layer, at = 1 + call % (s.layers - 1), places[call % s.page_tokens]
-            router.route(layer, "latent", latents[call % len(latents)], at, at + 1)
-            place = ctypes.c_void_p(at.ctypes.data)
-            _idle(gap_s)
-            start = time.perf_counter()
-            code = lib.essim_update(router.pool, layer - 1, key, place, wait)
-            end = time.perf_counter()
-            lib.essim_answered(router.pool, ctypes.c_uint32(0))
-            empty.append(time.perf_counter() - end)
-            if code != 0:
-                raise RuntimeError(f"router update failed with {code}")
-            if call >= 0:
-                seconds[call] = end - start
-    finally:
-        os.sched_setaffinity(0, cpus)
-    return np.maximum(seconds - np.median(empty), 1e-9)
-
-
-def _idle(gap_s: float) -> None:
-    end = time.perf_counter() + gap_s
-    while time.perf_counter() < end:
-        pass
+    sizes = {name: getattr(args, name) for name in same}
+    return RouterShape(batch=batch, capacity_tokens=tokens, **sizes)
 
 
 def measure(args: argparse.Namespace, threads: int, batch: int, tokens: int) -> dict[str, object]:

@@ -22,7 +22,7 @@ import torch
 
 from measure.harness.gpu import capture, copy_launch, replay_s, require_gpu
 from measure.harness.machine import thread_count
-from measure.studies.cpu_router import LATENT, sample
+from measure.harness.router_timing import LATENT, sample
 from measure.tables.cpu.plan import ROUTER_PLAN
 from measure.tables.cpu.routing import filled_router
 from measure.tables.gpu.handover import graph_lengths

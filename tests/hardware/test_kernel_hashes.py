@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 
+from essim.hardware.kernels import HASHES, stale_tables
 from essim.hardware.profile import load_profile
-from measure.harness.hashes import stale_tables
+from measure import kernels
+from measure.harness.hashes import current_hashes
 from measure.kernels.build import code_hash
 
 ROOT = Path(__file__).parents[2]
@@ -47,3 +50,22 @@ def test_moving_and_documenting_code_keeps_its_hash_and_changing_it_does_not(
     assert code_hash([header]) == code_hash([source])
     source.write_text("#include <cmath>\nint twice(int x) { return 2 * x; }\n")
     assert code_hash([header]) != code_hash([source])
+
+
+def test_the_hashes_that_travel_with_essim_are_those_of_the_sources() -> None:
+    """After a change of a kernel: ``python -m measure.harness.hashes``."""
+    assert json.loads(HASHES.read_text()) == current_hashes()
+
+
+def test_a_folder_of_kernels_that_is_added_is_found_with_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "later"
+    folder.mkdir()
+    (folder / "router.py").write_text("def route(query):\n    return query\n")
+    sources = (str(folder / "router.py"),)
+    (folder / "__init__.py").write_text(f"GPU_TABLES = {{'gpu_route_later': {sources}}}\n")
+    monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, str(tmp_path)])
+    added = current_hashes()
+    assert added.pop("gpu_route_later") == [code_hash([folder / "router.py"])]
+    assert added == json.loads(HASHES.read_text())

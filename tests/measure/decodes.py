@@ -39,11 +39,12 @@ def selector(top_pages: int = 5, prompt_budget: int = 48) -> RocketKV:
 def tiny(mode: str, *, top_pages: int = 5, batch: int = 2, capacity: int = 160, **options: Any):
     """A run of the tiny model; worker and main thread are left to the scheduler."""
     from measure.decode.cpu.loop import CpuDecode
+    from measure.decode.shared.loop import Settings
 
-    settings = {"rank": RANK, "channels": CHANNELS, "capture": True, "pin": False}
+    fixed = {"rank": RANK, "channels": CHANNELS, "capture": True, "pin": False}
     if mode == "cpu-mix":
-        settings["mix"] = MIX
-    return CpuDecode(TINY, selector(top_pages), mode, batch, capacity, **settings | options)
+        fixed["mix"] = MIX
+    return CpuDecode(Settings(TINY, selector(top_pages), mode, batch, capacity, **fixed | options))
 
 
 def essim(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

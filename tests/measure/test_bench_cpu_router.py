@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from measure.harness.router_timing import LATENT, sample, sample_updates
 from measure.kernels.cpu_router.abi import RouterShape
 from measure.kernels.cpu_router.router import Router
-from measure.kernels.reference import rope_table
-from measure.studies.cpu_router import LATENT, sample, sample_updates
+from measure.kernels.numbers import rope_table
 
 SCRIPT = Path(__file__).parents[2] / "measure" / "studies" / "cpu_router.py"
 

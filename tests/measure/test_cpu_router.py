@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from float64 import router as ref
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from essim.errors import AbsentError, InputError
-from measure.kernels import reference as ref
+from measure.kernels import numbers
 from measure.kernels.cpu_router.abi import ISAS, STORAGES, RouterShape
 from measure.kernels.cpu_router.library import available_isas, best_isa
 from measure.kernels.cpu_router.router import Router, fold_norm
 
-ENCODE = {"e5m2": ref.to_e5m2, "bf16": ref.to_bf16}
+ENCODE = {"e5m2": ref.to_e5m2, "bf16": numbers.to_bf16}
 DECODE: dict[str, Callable[[Any], npt.NDArray[np.float64]]] = {
     "e5m2": ref.from_e5m2,
-    "bf16": ref.from_bf16,
+    "bf16": numbers.from_bf16,
 }
 EPS = 1e-5
 # fp32 sums of 32 products and an exp2 good to 1e-7; avx512bf16 reads subnormal e5m2 codes as zero.
@@ -31,7 +32,7 @@ few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChec
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> npt.NDArray[np.uint16]:
-    return ref.to_bf16(scale * rng.standard_normal(shape))
+    return numbers.to_bf16(scale * rng.standard_normal(shape))
 
 
 def pointer(values: npt.NDArray[Any]) -> ctypes.c_void_p:
@@ -42,7 +43,7 @@ def last_query(router: Router) -> npt.NDArray[np.float64]:
     s = router.shape
     bits = np.empty((s.batch, s.heads, s.head_dim), np.uint16)
     router.lib.essim_query(router.pool, pointer(bits))
-    return ref.from_bf16(bits)
+    return numbers.from_bf16(bits)
 
 
 def last_choice(router: Router, sequence: int, kv_head: int, pages: int) -> tuple[Any, Any, Any]:
@@ -104,7 +105,7 @@ def check_route(
     keys = [normal(rng, int(n), s.kv_heads, s.head_dim) for n in tokens]
     up = normal(rng, s.rank, s.heads * s.head_dim, scale=s.rank**-0.5)
     down, norm = normal(rng, s.hidden, s.rank, scale=s.hidden**-0.5), normal(rng, s.hidden)
-    table = ref.rope_table(1000, s.head_dim)
+    table = numbers.rope_table(1000, s.head_dim)
     width = {"query": s.heads * s.head_dim, "latent": s.rank, "hidden": s.hidden}[kind]
     values = normal(rng, s.batch, width, scale=2.0)
     positions = rng.integers(0, 1000, s.batch).astype(np.int32)
@@ -117,19 +118,19 @@ def check_route(
     chosen = router.route(1, kind, values, positions, tokens)
 
     if kind == "query":
-        query = ref.from_bf16(values).reshape(s.batch, s.heads, s.head_dim)
+        query = numbers.from_bf16(values).reshape(s.batch, s.heads, s.head_dim)
     else:
-        latents, slack = ref.from_bf16(values), 1e-6
+        latents, slack = numbers.from_bf16(values), 1e-6
         if kind == "hidden":
-            latents = ref.latent(latents, ref.from_bf16(fold_norm(down, norm)), EPS)
-            latents, slack = ref.from_bf16(ref.to_bf16(latents)), 2.0**-8
-        weights = ref.from_bf16(up).reshape(s.rank, s.heads, s.head_dim)
+            latents = ref.latent(latents, numbers.from_bf16(fold_norm(down, norm)), EPS)
+            latents, slack = numbers.from_bf16(numbers.to_bf16(latents)), 2.0**-8
+        weights = numbers.from_bf16(up).reshape(s.rank, s.heads, s.head_dim)
         expected = ref.project(latents, weights, table[positions].astype(np.float64))
         query = last_query(router)
         bound = np.abs(latents).max() * np.abs(weights).sum(axis=0).max()
         assert (np.abs(query - expected) <= 2.0**-8 * np.abs(expected) + slack * bound).all()
     for sequence, own in enumerate(keys):
-        low, high = ref.page_summaries(ref.from_bf16(own), s.page_tokens)
+        low, high = ref.page_summaries(numbers.from_bf16(own), s.page_tokens)
         codes = router.summaries(1, sequence, len(own))
         for plane, exact in enumerate((low, high)):
             expected_codes = ENCODE[router.storage](exact.transpose(1, 0, 2))
@@ -201,7 +202,7 @@ def test_every_bf16_key_is_rounded_as_the_reference_does(isa: str) -> None:
     with Router(shape, 1, isa=isa, pin=False) as router:
         router.build(0, 0, keys)
         got = router.summaries(0, 0, len(keys))
-    expected = ref.to_e5m2(ref.from_bf16(keys[:, 0]))
+    expected = ref.to_e5m2(numbers.from_bf16(keys[:, 0]))
     np.testing.assert_array_equal(got[0, :, 0], expected)
     np.testing.assert_array_equal(got[0, :, 1], expected)
 
@@ -248,7 +249,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
     routes = []
     for threads in (1, 2, 3, 7):
         with Router(shape, threads, pin=False) as router:
-            router.set_rope(ref.rope_table(2000, 64))
+            router.set_rope(numbers.rope_table(2000, 64))
             router.set_up(0, up)
             for sequence in range(3):
                 router.build(0, sequence, keys[sequence])

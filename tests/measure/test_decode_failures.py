@@ -13,10 +13,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is an extra")
 
 from decodes import CHANNELS, PAGE, tiny  # noqa: E402
+from float64 import router as ref  # noqa: E402
+from float64.decode import step_errors  # noqa: E402
+from float64.errors import floats  # noqa: E402
 
 from essim.errors import AbsentError, InputError  # noqa: E402
-from measure.decode.shared.reference import floats, step_errors  # noqa: E402
-from measure.kernels import reference as ref  # noqa: E402
+from measure.kernels import numbers  # noqa: E402
 
 CPU = ["cpu-target", "cpu-in", "cpu-mid", "cpu-mix"]
 Cheat = Callable[[Any, Any], None]
@@ -142,7 +144,7 @@ def test_summaries_hold_the_keys_up_to_the_last_step(mode: str) -> None:
             loop.pool.drain()
             for layer, sequence in ((1, 0), (3, 1)):
                 keys = floats(loop.cache.keys(layer))[sequence].transpose(1, 0, 2)
-                rounded = ref.from_bf16(ref.to_bf16(keys))
+                rounded = numbers.from_bf16(numbers.to_bf16(keys))
                 low, high = ref.page_summaries(rounded, PAGE)
                 codes = loop.router.summaries(layer, sequence, tokens)
                 np.testing.assert_array_equal(codes[:, :, 0], ref.to_e5m2(low).swapaxes(0, 1))
@@ -176,7 +178,7 @@ def test_updates_wait_for_a_slot_and_none_is_lost() -> None:
         loop.pool.post_key(1, keys[4], 76)
         loop.pool.drain()
         codes = loop.router.summaries(1, 1, 77)[:, 18:]
-        rounded = ref.from_bf16(ref.to_bf16(floats(keys)[:, 1]))
+        rounded = numbers.from_bf16(numbers.to_bf16(floats(keys)[:, 1]))
         np.testing.assert_array_equal(codes[:, 0, 0], ref.to_e5m2(rounded[:4].min(0)))
         np.testing.assert_array_equal(codes[:, 0, 1], ref.to_e5m2(rounded[:4].max(0)))
         np.testing.assert_array_equal(codes[:, 1, 0], ref.to_e5m2(rounded[4]))

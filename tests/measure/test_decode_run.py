@@ -8,13 +8,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is an extra")
 
 from decodes import CHANNELS, MIX, PAGE, ROUTED, TINY, tiny  # noqa: E402
+from float64.decode import float64_step, step_errors  # noqa: E402
+from float64.errors import floats  # noqa: E402
 
 from essim.errors import InputError  # noqa: E402
 from essim.methods.selectors.dense import Dense  # noqa: E402
 from essim.step.ops import decode_step  # noqa: E402
 from measure.decode.shared.kv_cache import THETA  # noqa: E402
 from measure.decode.shared.prefill import prefill  # noqa: E402
-from measure.decode.shared.reference import float64_step, floats, step_errors  # noqa: E402
 from measure.decode.shared.weights import Weights  # noqa: E402
 from measure.kernels.flow import cpu as flow  # noqa: E402
 

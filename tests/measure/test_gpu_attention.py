@@ -10,15 +10,15 @@ require_interpreter()
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from measure.kernels import attention_reference  # noqa: E402
+from float64.attention import attention  # noqa: E402
+from float64.errors import floats, relative_error  # noqa: E402
+
 from measure.kernels.attention.launch import (  # noqa: E402
     Attention,
     dense_attention,
     random_cache,
     random_pages,
 )
-from measure.kernels.compare import relative_error  # noqa: E402
-from measure.kernels.router_checks import floats  # noqa: E402
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -28,7 +28,7 @@ def test_dense(tokens: int, splits: int) -> None:
     cache.context[1] = tokens - 3
     op = Attention(torch.randn(2, 2, 4, 64).half(), cache, splits)
     op()
-    assert relative_error(floats(op.result), attention_reference.attention(op)) < 1e-2
+    assert relative_error(floats(op.result), attention(op)) < 1e-2
 
 
 @pytest.mark.parametrize("block_tokens", [4, 8, 16, 32])
@@ -42,7 +42,7 @@ def test_sparse(tokens: int, splits: int, block_tokens: int) -> None:
     pages = random_pages(2, 2, (tokens - 4) // 4, 8)
     op = Attention(torch.randn(2, 2, 4, 64).half(), cache, splits, pages)
     op()
-    assert relative_error(floats(op.result), attention_reference.attention(op)) < 1e-2
+    assert relative_error(floats(op.result), attention(op)) < 1e-2
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_dense_takes_two_steps_a_program_where_splits_allow(
     assert (op.tokens_step, op.splits) == (step, splits)
     if tokens < 1000:
         op()
-        assert relative_error(floats(op.result), attention_reference.attention(op)) < 1e-2
+        assert relative_error(floats(op.result), attention(op)) < 1e-2

@@ -7,13 +7,13 @@ require_interpreter()
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from measure import gpu_handover  # noqa: E402
 from measure.decode.gpu.cache import BLOCK_PAGES, block_tokens, paged, planes  # noqa: E402
 from measure.decode.gpu.kernels import rope_append  # noqa: E402
-from measure.kernels import flow  # noqa: E402
 from measure.kernels.attention.launch import random_cache  # noqa: E402
+from measure.kernels.flow import gpu as flow  # noqa: E402
 from measure.kernels.gpu_router.stepwise.widen import widen  # noqa: E402
-from measure.kernels.reference import rope_table  # noqa: E402
+from measure.kernels.numbers import rope_table  # noqa: E402
+from measure.tables.gpu import handover  # noqa: E402
 
 PAGE, DIM = 4, 64
 
@@ -31,8 +31,8 @@ def test_a_step_beyond_its_layers(
     whole_s: float, beyond_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = [(8, 1.1e-3), (16, 2.1e-3), (32, whole_s)]
-    monkeypatch.setattr(gpu_handover, "graph_lengths", lambda counts: lengths)
-    assert gpu_handover.step_beyond_layers_s() == pytest.approx(beyond_s)
+    monkeypatch.setattr(handover, "graph_lengths", lambda counts: lengths)
+    assert handover.step_beyond_layers_s() == pytest.approx(beyond_s)
 
 
 def test_new_keys_are_those_that_the_cache_got() -> None:

@@ -10,15 +10,16 @@ require_interpreter()
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from measure.kernels.attention.launch import random_cache  # noqa: E402
-from measure.kernels.gpu_router.exact_topk.router import ExactTopKRouter  # noqa: E402
-from measure.kernels.gpu_router.quest.router import random_router  # noqa: E402
-from measure.kernels.gpu_router.quest.summaries import build_summaries  # noqa: E402
-from measure.kernels.selector_checks import (  # noqa: E402
+from float64.selectors import (  # noqa: E402
     check_exact_topk,
     check_quest,
     check_quest_summaries,
 )
+
+from measure.kernels.attention.launch import random_cache  # noqa: E402
+from measure.kernels.gpu_router.exact_topk.router import ExactTopKRouter  # noqa: E402
+from measure.kernels.gpu_router.quest.router import random_router  # noqa: E402
+from measure.kernels.gpu_router.quest.summaries import build_summaries  # noqa: E402
 
 
 def quest(tokens: int, **more: object):

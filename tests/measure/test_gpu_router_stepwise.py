@@ -7,8 +7,9 @@ require_interpreter()
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+from float64.page_routers import check_stepwise  # noqa: E402
+
 from measure.kernels.gpu_router.stepwise.router import random_router  # noqa: E402
-from measure.kernels.router_checks import check_stepwise  # noqa: E402
 
 
 @pytest.mark.parametrize("context_tokens", [3, 90, 401, 804])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from decodes import essim
 
+from essim.hardware.kernels import stale_tables
 from essim.hardware.profile import load_profile
-from measure.harness.hashes import stale_tables
 
 ROOT = Path(__file__).parents[2]
 LAPTOP = ROOT / "scenarios" / "laptop.yaml"

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from float64 import router as ref
 
 from essim.errors import AbsentError, InputError
-from measure.kernels import reference as ref
+from measure.kernels import numbers
 from measure.kernels.cpu_router import abi
 from measure.kernels.cpu_router.abi import RouterShape
 from measure.kernels.cpu_router.library import best_isa, mailbox_layout
 from measure.kernels.cpu_router.router import Router
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 from measure.studies.cpu_router import LATENT, sample
 
 SHAPE = abi.RouterShape(2, 2, 4, 2, 64, 4, 400, 8, 16, rank=64)
@@ -75,7 +76,7 @@ def memory() -> Any:
 
 def filled(rng: np.random.Generator, keys: Any, up: Any, **options: Any) -> Router:
     router = Router(SHAPE, 2, pin=False, **options)
-    router.set_rope(ref.rope_table(400, SHAPE.head_dim))
+    router.set_rope(numbers.rope_table(400, SHAPE.head_dim))
     router.set_up(1, up)
     for sequence in range(SHAPE.batch):
         router.build(1, sequence, keys[sequence])
@@ -84,12 +85,12 @@ def filled(rng: np.random.Generator, keys: Any, up: Any, **options: Any) -> Rout
 
 def test_another_process_drives_the_server(memory: SharedMemory) -> None:
     rng = np.random.default_rng(11)
-    keys = ref.to_bf16(rng.standard_normal((2, 301, 2, 64)))
-    up = ref.to_bf16(rng.standard_normal((64, 256)) / 8)
+    keys = numbers.to_bf16(rng.standard_normal((2, 301, 2, 64)))
+    up = numbers.to_bf16(rng.standard_normal((64, 256)) / 8)
     steps = [
         (
-            ref.to_bf16(rng.standard_normal((2, 2, 64))),
-            ref.to_bf16(rng.standard_normal((2, 64))),
+            numbers.to_bf16(rng.standard_normal((2, 2, 64))),
+            numbers.to_bf16(rng.standard_normal((2, 64))),
             np.array([302 + i, 302 + i], np.int32),
         )
         for i in range(6)
@@ -120,7 +121,7 @@ def test_a_bad_request_is_answered_with_an_error(memory: SharedMemory) -> None:
 
 def test_outstanding_updates_are_all_done(memory: SharedMemory) -> None:
     rng = np.random.default_rng(3)
-    keys = ref.to_bf16(rng.standard_normal((4, 2, 2, 64)))
+    keys = numbers.to_bf16(rng.standard_normal((4, 2, 2, 64)))
     with Router(SHAPE, 2, pin=False, mailbox=memory.buf) as server:
         for token in range(4):  # posted without waiting, layers in turn
             slot = (token + 1) % abi.UPDATE_SLOTS
@@ -132,7 +133,7 @@ def test_outstanding_updates_are_all_done(memory: SharedMemory) -> None:
         post(memory.buf, abi.update_request_at(4), abi.request_word(4, 1), abi.UPDATE_ANSWER)
         for layer in range(2):
             codes = server.summaries(layer, 1, 2)
-            expected = ref.from_bf16(keys[layer::2, 1])
+            expected = numbers.from_bf16(keys[layer::2, 1])
             np.testing.assert_array_equal(codes[:, 0, 0], ref.to_e5m2(expected.min(axis=0)))
             np.testing.assert_array_equal(codes[:, 0, 1], ref.to_e5m2(expected.max(axis=0)))
         late = abi.request_word(9, 0)  # update 5 was overwritten before it was seen

@@ -19,6 +19,7 @@ from essim.methods.selectors.rocketkv import RocketKV  # noqa: E402
 from essim.model.shape import ModelShape  # noqa: E402
 from essim.simulate.scenario import load_scenario  # noqa: E402
 from measure.decode.cpu.loop import CpuDecode  # noqa: E402
+from measure.decode.shared.loop import Settings  # noqa: E402
 from measure.decode.shared.weights import Weights  # noqa: E402
 from measure.decode.validate import cpu_plan_of, gpu_plan_of, why_not  # noqa: E402
 from measure.harness.machine import thread_count  # noqa: E402
@@ -240,8 +241,8 @@ BATCH, STEPS, ROUNDS = 2, 10, 2
 
 def quietest(mode: str, weights: Weights) -> tuple[float, float]:
     """Return the least of some steps, and the least time of the router in one, in seconds."""
-    settings = {"rank": 64, "channels": 64, "weights": weights, "trace": True}
-    with CpuDecode(WIDE, PAGES, mode, BATCH, 8300, **settings) as loop:
+    settings = Settings(WIDE, PAGES, mode, BATCH, 8300, rank=64, channels=64, trace=True)
+    with CpuDecode(settings, weights) as loop:
         loop.set_position(8192)
         loop.steps(2)
         steps, routers = [], []

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from essim.errors import InputError
-from essim.methods.routing import Early
-from essim.methods.selectors.rocketkv import RocketKV
-from essim.model.shape import ModelShape
 from essim.step.ops import MAIN_STREAM
 from measure.decode.cpu.inline_routing import InlineRouting
 from measure.decode.cpu.ops import StepOps
 from measure.decode.cpu.pool_routing import PoolRouting, codes
 from measure.decode.shared.kv_cache import THETA, KVCache
-from measure.decode.shared.loop import DecodeRun, Event, RouteInput, traced
-from measure.decode.shared.modes import check_mode, routing_of
-from measure.decode.shared.prefill import prefill, random_prompt
+from measure.decode.shared.loop import (
+    DecodeRun,
+    Event,
+    RouteInput,
+    Settings,
+    traced,
+)
 from measure.decode.shared.weights import Weights
 from measure.kernels.cpu_router.abi import RouterShape
 from measure.kernels.cpu_router.router import Router
-from measure.kernels.reference import rope_table
+from measure.kernels.numbers import rope_table
 
 # With the 0.1 s that it takes to name stalled workers, a dead router ends a run within a second.
 _TIMEOUT_S = 0.6
@@ -38,85 +38,37 @@ _TIMEOUT_S = 0.6
 class CpuDecode(DecodeRun):
     """A batch of sequences of equal length that decode together.
 
-    Parameters
-    ----------
-    selector
-        RocketKV with its page settings; mode ``dense`` keeps and attends to everything.
-    capacity_tokens
-        Token slots of the cache.
-    threads
-        Workers of the router's pool, in the ``cpu-`` modes.
-    rank, channels
-        Rank of the proxy projection; channels that scoring reads.
-    mix
-        Anchors of target layers 1, 2, ... for ``cpu-mix``.
-    weights
-        To share between runs; made from model and seed if None.
-    trace
-        Whether to keep `events`: (name, start_s, end_s, stream) of the last step's ops.
-    capture
-        Whether to keep `captured`: what each routed layer's routing was fed.
-    pin
-        Whether this thread and the workers keep to a core each, as a measurement needs.
+    With ``settings.trace`` it keeps `events`: (name, start_s, end_s, stream) of the last step's
+    ops. `weights`, to share between runs, are made from model and seed where None.
     """
 
-    def __init__(
-        self,
-        model: ModelShape,
-        selector: RocketKV,
-        mode: str,
-        batch: int,
-        capacity_tokens: int,
-        *,
-        seed: int = 0,
-        threads: int = 1,
-        rank: int = 64,
-        channels: int = 16,
-        mix: Sequence[Early] | None = None,
-        weights: Weights | None = None,
-        trace: bool = False,
-        capture: bool = False,
-        pin: bool = True,
-    ) -> None:
+    weights: Weights
+    cache: KVCache
+
+    def __init__(self, settings: Settings, weights: Weights | None = None) -> None:
+        super().__init__(settings, gpu=False)
+        s = settings
         self.router: Router | None = None
         self._before: tuple[set[int], int] | None = None
-        check_mode(mode, gpu=False)
-        routing = routing_of(
-            mode, model.layers, rank=rank, channels=channels, threads=threads, mix=mix
-        )
-        super().__init__(model, selector, mode, routing, batch, seed)
-        self.weights = weights or Weights.random(model, seed)
-        self.cache = KVCache(model, batch, capacity_tokens)
-        page, top = selector.page_tokens or 1, selector.top_pages or 1
-        channels = selector.channels(channels, model.head_dim)
-        self.inline = InlineRouting(capacity_tokens, page, top, channels)
+        self.weights = weights or Weights.random(s.model, s.seed)
+        self.cache = KVCache(s.model, s.batch, s.capacity_tokens)
+        self.inline = InlineRouting(s.capacity_tokens, self.pages)
         self.pool: PoolRouting | None = None
         if self.routing.where == "cpu":
-            self.router = self._make_router(pin)
-            self.pool = PoolRouting(self.router, keep_queries=capture and self.routing.early)
+            self.router = self._make_router()
+            self.pool = PoolRouting(self.router, keep_queries=s.capture and self.routing.early)
         self._ops = StepOps(
-            self.weights, self.cache, self.pool, self.inline, self.routing, capture=capture
+            self.weights, self.cache, self.pool, self.inline, self.routing, capture=s.capture
         )
         self._program = self._ops.program(self.selector)
-        self.events: list[Event] | None = [] if trace else None
-        self._settle(pin)
+        self.events: list[Event] | None = [] if s.trace else None
+        self._settle(s.pin)
 
-    def _make_router(self, pin: bool) -> Router:
-        m, early, inline = self.model, self.routing.early, self.inline
-        rank = self.routing.projection_rank or 0
-        shape = RouterShape(
-            layers=m.layers,
-            batch=self.batch,
-            heads=m.heads,
-            kv_heads=m.kv_heads,
-            head_dim=m.head_dim,
-            page_tokens=inline.page_tokens,
-            capacity_tokens=inline.capacity_tokens,
-            top_pages=inline.top_pages,
-            channels=inline.channels,
-            rank=rank if early else 0,
-        )
-        router = Router(shape, self.routing.cpu_threads, pin=pin, timeout_s=_TIMEOUT_S)
+    def _make_router(self) -> Router:
+        s, m, early = self.settings, self.model, self.routing.early
+        rank = s.rank if early else 0
+        shape = RouterShape.of(m, s.batch, s.capacity_tokens, self.pages, rank)
+        router = Router(shape, s.threads, pin=s.pin, timeout_s=_TIMEOUT_S)
         router.set_rope(rope_table(m.max_context_tokens, m.head_dim, THETA))
         for layer in range(1, m.layers) if early else ():
             router.set_up(layer, codes(self.weights.proxy(layer, rank)[1]))
@@ -140,26 +92,8 @@ class CpuDecode(DecodeRun):
             torch.set_num_threads(self._before[1])
             self._before = None
 
-    def prefill(self, prompt_tokens: int) -> float:
-        """Prefill seeded random prompts one after another and evict; return seconds.
-
-        The first output token is sampled from it, so that steps may follow.
-        """
-        kept = self.selector.kept_prompt_tokens(prompt_tokens)
-        self.cache.place(kept, prompt_tokens - kept)
-        prompts = random_prompt(self.weights, self.batch, prompt_tokens)
-        start = time.perf_counter()
-        logits = []
-        for sequence, prompt in enumerate(prompts):
-            cached, last = prefill(self.weights, self.selector, prompt, self.cache.rope)
-            for own, new in zip(self.cache.layers, cached, strict=True):
-                for to, part in zip(own, new, strict=True):
-                    to[sequence, :, :kept] = part[0]
-            logits.append(last)
-        self._summarise()
-        self._ops.logits = torch.cat(logits)
-        self._ops.sampled = self.logits.argmax(-1)
-        return time.perf_counter() - start
+    def _sample(self, logits: Tensor) -> None:
+        self._ops.logits, self._ops.sampled = logits, logits.argmax(-1)
 
     def set_position(self, tokens: int, evicted_tokens: int = 0) -> None:
         """Fill the cache with seeded noise up to `tokens`, as if `evicted_tokens` more had been.
@@ -168,19 +102,17 @@ class CpuDecode(DecodeRun):
         ``evicted_tokens + tokens``.
         """
         self.cache.place(tokens, evicted_tokens)
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.settings.seed)
         self.cache.fill_noise(generator)
-        self._summarise()
+        self.summarise()
         vocab = self.model.vocab
         self._ops.sampled = torch.randint(0, vocab, (self.batch,), generator=generator)
 
-    def _summarise(self) -> None:
+    def summarise(self) -> None:
         """Build the page summaries of every routed layer from its cache."""
         if self.pool is not None:
             self.pool.drain()
-        if not self.selector.query_conditioned:
-            return
-        for layer in range(self.selector.dense_layers(), self.model.layers):
+        for layer in self.routed_layers:
             (self.pool or self.inline).fill(layer, self.cache.keys(layer))
 
     def step(self) -> float:
@@ -223,11 +155,6 @@ class CpuDecode(DecodeRun):
         """Return the last traced step in the simulator's Chrome trace format."""
         kinds = {op.name: op.kind for op in self._program}
         return traced(self.events or (), kinds)
-
-    @property
-    def tokens(self) -> int:
-        """Context of every sequence: its cached tokens."""
-        return self.cache.tokens
 
     @property
     def sampled(self) -> Tensor:

@@ -17,7 +17,7 @@ from measure.decode.shared.kv_cache import KVCache
 from measure.decode.shared.loop import RouteInput
 from measure.decode.shared.weights import Weights
 from measure.kernels.flow import cpu as flow
-from measure.kernels.reference import from_bf16
+from measure.kernels.numbers import from_bf16
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class StepOps:
             keys,
             values,
             self.pages[layer],
-            self.inline.page_tokens,
+            self.inline.settings.page_tokens,
             self.cache.tokens,
         )
 
@@ -186,7 +186,8 @@ class StepOps:
 
     def _await(self, layer: int) -> None:
         assert self.pool is not None
-        count = min(self.inline.top_pages, (self.cache.tokens - 1) // self.inline.page_tokens)
+        own = self.inline.settings
+        count = min(own.top, (self.cache.tokens - 1) // own.page_tokens)
         self.pages[layer] = self.pool.pages(layer, count)
         if self.routing.early and self.captured is not None:
             query = torch.from_numpy(from_bf16(self.pool.queries[layer])).float()

@@ -10,6 +10,7 @@ from essim.errors import AbsentError
 from essim.methods.routing import Early
 from measure.decode.cpu.loop import CpuDecode
 from measure.decode.shared.cells import WARM_UP_STEPS, Cell, Plan, grid
+from measure.decode.shared.loop import Settings
 from measure.decode.shared.modes import CPU_MODES, check_mode
 from measure.decode.shared.weights import Weights
 from measure.harness.hashes import decode_hash
@@ -63,29 +64,33 @@ def make_plan(modes: Sequence[str] | None, quick: bool, steps: int | None) -> Pl
 def make_run(cell: Cell, *, steps: int, threads: int, trace: bool = False) -> CpuDecode:
     """Return a run of a cell; weights are shared between runs."""
     pages = {"top_pages": cell.attended_tokens // PLAN.page_tokens}
-    return CpuDecode(
-        PLAN.model,
-        PLAN.selector if cell.mode == "dense" else PLAN.selector.model_copy(update=pages),
-        cell.mode,
-        cell.batch,
-        cell.position_tokens + steps,
-        seed=PLAN.seed,
-        threads=threads,
+    settings = Settings(
+        model=PLAN.model,
+        selector=PLAN.selector.model_copy(update={} if cell.mode == "dense" else pages),
+        mode=cell.mode,
+        batch=cell.batch,
+        capacity_tokens=cell.position_tokens + steps,
         rank=PLAN.rank,
         channels=PLAN.channels,
+        threads=threads,
         mix=MIX if cell.mode == "cpu-mix" else None,
-        weights=weights(),
+        seed=PLAN.seed,
         trace=trace,
     )
+    return CpuDecode(settings, weights())
 
 
 def trace_step(cell: Cell, *, threads: int) -> dict[str, Any]:
     """Return a cell's step in the Chrome trace format, after a few to warm up."""
-    with make_run(cell, steps=WARM_UP_STEPS, threads=threads, trace=True) as made:
-        made.set_position(cell.position_tokens)
-        for _ in range(WARM_UP_STEPS):
-            made.step()
-        return made.chrome_trace()
+    return traced_step(cell, make_run(cell, steps=WARM_UP_STEPS, threads=threads, trace=True))
+
+
+def traced_step(cell: Cell, run: CpuDecode) -> dict[str, Any]:
+    """Return a run's step in the Chrome trace format, after a few to warm up; close the run."""
+    with run:
+        run.set_position(cell.position_tokens)
+        run.steps(WARM_UP_STEPS)
+        return run.chrome_trace()
 
 
 @functools.cache

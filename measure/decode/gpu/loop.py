@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from essim.errors import InputError
-from essim.methods.routing import Early
-from essim.methods.selectors.rocketkv import RocketKV
-from essim.model.shape import ModelShape
 from measure.decode.gpu.cache import PagedKVCache, block_tokens
 from measure.decode.gpu.ops import Buffers, Chooser, StepProgram
 from measure.decode.gpu.routing import (
     Factors,
     GpuRouters,
-    Pages,
     PoolRouting,
     SideRouting,
     make_mailbox,
 )
-from measure.decode.shared.loop import DecodeRun, RouteInput, traced
-from measure.decode.shared.modes import check_mode, routing_of
-from measure.decode.shared.prefill import prefill, random_prompt
+from measure.decode.shared.loop import DecodeRun, RouteInput, Settings, traced
 from measure.decode.shared.weights import Weights
 from measure.harness.gpu import capture as captured_graph
 from measure.kernels.handover.mailbox import GpuMailbox, stamp
@@ -35,63 +27,33 @@ from measure.kernels.handover.mailbox import GpuMailbox, stamp
 class GpuDecode(DecodeRun):
     """A batch of sequences of equal length that decode together on a GPU.
 
-    Parameters
-    ----------
-    selector
-        RocketKV with its page settings; mode ``dense`` keeps and attends to everything.
-    capacity_tokens
-        Token slots of the cache.
-    threads
-        Workers of the CPU router's pool, in the ``cpu-`` modes.
-    rank, channels
-        Rank of the proxy projection; channels that scoring reads.
-    mix
-        Anchors of target layers 1, 2, ... for ``cpu-mix``.
-    weights, cache, mailbox
-        To share between runs of one batch and capacity; made where None.
-    trace
-        Whether the graph also writes the GPU's clock after each op (`chrome_trace`).
-    capture
-        Whether to keep `captured`: what each routed layer's routing was fed.
+    With ``settings.trace`` the graph also writes the GPU's clock after each op (`chrome_trace`).
+    Weights, cache and mailbox, to share between runs of one batch and capacity, are made where
+    None.
     """
+
+    weights: Weights
+    cache: PagedKVCache
 
     def __init__(
         self,
-        model: ModelShape,
-        selector: RocketKV,
-        mode: str,
-        batch: int,
-        capacity_tokens: int,
+        settings: Settings,
         *,
-        seed: int = 0,
-        threads: int = 8,
-        rank: int = 128,
-        channels: int = 32,
-        mix: Sequence[Early] | None = None,
         weights: Weights | None = None,
         cache: PagedKVCache | None = None,
         mailbox: GpuMailbox | None = None,
-        trace: bool = False,
-        capture: bool = False,
-        pin: bool = True,
     ) -> None:
-        check_mode(mode, gpu=True)
-        routing = routing_of(
-            mode, model.layers, rank=rank, channels=channels, threads=threads, mix=mix
+        super().__init__(settings, gpu=True)
+        s = settings
+        self.weights = weights or Weights.random(s.model, s.seed, "cuda", torch.bfloat16)
+        self.cache = cache or PagedKVCache(
+            s.model, s.batch, s.capacity_tokens, block_tokens(s.mode)
         )
-        super().__init__(model, selector, mode, routing, batch, seed)
-        self.weights = weights or Weights.random(model, seed, "cuda", torch.bfloat16)
-        self.cache = cache or PagedKVCache(model, batch, capacity_tokens, block_tokens(mode))
-        self.pages = Pages(
-            selector.page_tokens or 1,
-            selector.top_pages or 1,
-            selector.channels(channels, model.head_dim),
-        )
-        self.buffers = Buffers(self.weights, batch, rank)
+        self.buffers = Buffers(self.weights, s.batch, s.rank)
         self._own_mailbox = mailbox is None
         self.mailbox = mailbox
         factors = self._factors()
-        self._chooser = self._router(factors, pin, capture)
+        self._chooser = self._router(factors)
         self._program = StepProgram(
             self.weights,
             self.cache,
@@ -100,19 +62,22 @@ class GpuDecode(DecodeRun):
             self._chooser,
             {layer: own.down for layer, own in factors.items()},
             page_tokens=self.pages.page_tokens,
-            capture=capture,
+            capture=s.capture,
         )
         self._ops = self._program.ops(self.selector)
-        self._times_ns = torch.zeros(len(self._ops) + 1, dtype=torch.int64) if trace else None
-        self.cache.place(
-            min(64, self.cache.capacity_tokens - 1), 0
-        )  # anywhere: it is only run once
+        self._times_ns = torch.zeros(len(self._ops) + 1, dtype=torch.int64) if s.trace else None
+        self._graph = self._captured_graph()
+
+    def _captured_graph(self) -> torch.cuda.CUDAGraph:
+        """Return the graph of a step, which is run once at any place of the cache."""
+        self.cache.place(min(64, self.cache.capacity_tokens - 1), 0)
         try:
-            self._graph = captured_graph([self._launch])
+            graph = captured_graph([self._launch])
             self._check()
         except BaseException:
             self.close()  # or the pool would spin on
             raise
+        return graph
 
     def _factors(self) -> dict[int, Factors]:
         """Return each routed layer's low-rank factors, for early routing."""
@@ -124,29 +89,24 @@ class GpuDecode(DecodeRun):
             found[layer] = Factors(folded.contiguous(), up.T.contiguous())
         return found
 
-    def _router(self, factors: dict[int, Factors], pin: bool, capture: bool) -> Chooser | None:
+    def _router(self, factors: dict[int, Factors]) -> Chooser | None:
         if not self.selector.query_conditioned:
             return None
-        b, where, rank = self.buffers, self.routing.where, self.buffers.latents.shape[1]
+        s, b, where = self.settings, self.buffers, self.routing.where
         if where == "cpu":
             self.mailbox = self.mailbox or make_mailbox(
-                self.weights, self.cache, self.pages, self.routing.cpu_threads, rank, pin=pin
+                self.weights, self.cache, self.pages, s.threads, s.rank, pin=s.pin
             )
             return PoolRouting(self.routing, self.mailbox, b.fresh, self.pages.top)
         queries = b.proxy if where == "gpu_side" else b.queries
         routers = GpuRouters(
             self.routing.kernel, self.cache, queries, b.fresh, self.pages, inline=where == "gpu"
         )
-        for layer in self._routed():
+        for layer in self.routed_layers:
             routers.fill(layer, self.cache.keys(layer))
         if where == "gpu":
             return routers
-        return SideRouting(routers, factors, b.latents, b.proxy, keep=capture)
-
-    def _routed(self) -> range:
-        if not self.selector.query_conditioned:
-            return range(0)
-        return range(self.selector.dense_layers(), self.model.layers)
+        return SideRouting(routers, factors, b.latents, b.proxy, keep=s.capture)
 
     def _launch(self) -> None:
         """Launch a step, with the GPU's clock after each op if traced."""
@@ -164,33 +124,17 @@ class GpuDecode(DecodeRun):
             self.mailbox.router.close()
         self.mailbox = None
 
-    def prefill(self, prompt_tokens: int) -> float:
-        """Prefill seeded random prompts one after another and evict; return seconds.
-
-        The first output token is sampled from it, so that steps may follow.
-        """
-        kept = self.selector.kept_prompt_tokens(prompt_tokens)
-        self.cache.place(kept, prompt_tokens - kept)
-        with torch.device("cpu"):
-            prompts = random_prompt(self.weights, self.batch, prompt_tokens).cuda()
-        start, logits = time.perf_counter(), []
-        for sequence, prompt in enumerate(prompts):
-            cached, last = prefill(self.weights, self.selector, prompt, self.cache.rope)
-            for layer, (keys, values) in enumerate(cached):
-                self.cache.write(layer, sequence, keys[0], values[0])
-            logits.append(last)
-        self.summarise()
-        self.buffers.logits.copy_(torch.cat(logits))
+    def _sample(self, logits: Tensor) -> None:
+        self.buffers.logits.copy_(logits)
         self.buffers.tokens.copy_(self.logits.argmax(-1))
         torch.cuda.synchronize()
-        return time.perf_counter() - start
 
     def set_position(self, tokens: int, evicted_tokens: int = 0, *, noise: bool = True) -> None:
         """Fill the cache with seeded noise up to `tokens`, as if `evicted_tokens` more had been.
 
         Without `noise` cache and summaries stay as they are, which times a step as well.
         """
-        generator = torch.Generator("cuda").manual_seed(self.seed)
+        generator = torch.Generator("cuda").manual_seed(self.settings.seed)
         self.cache.place(tokens, evicted_tokens)
         if noise:
             self.cache.fill_noise(generator)
@@ -200,7 +144,7 @@ class GpuDecode(DecodeRun):
 
     def summarise(self) -> None:
         """Build the page summaries of every routed layer from its cache."""
-        for layer in self._routed():
+        for layer in self.routed_layers:
             keys = self.cache.keys(layer)
             if self.mailbox is None:
                 chooser = self._chooser
@@ -265,11 +209,6 @@ class GpuDecode(DecodeRun):
         return traced(events, {op.name: op.kind for op in self._ops})
 
     @property
-    def tokens(self) -> int:
-        """Context of every sequence: its cached tokens."""
-        return self.cache.tokens
-
-    @property
     def sampled(self) -> Tensor:
         """The newest token of each sequence [b], which the next step takes in."""
         return self.buffers.tokens
@@ -281,16 +220,12 @@ class GpuDecode(DecodeRun):
 
     @property
     def captured(self) -> dict[int, RouteInput]:
-        """What each routed layer's routing was fed in the last step; needs ``capture``.
-
-        The pool makes its queries of latents by itself: here they are made of them in float64.
-        """
-        at = self.tokens - 1 + self.cache.evicted_tokens
-        return self._program.route_inputs(at)
+        """What each routed layer's routing was fed in the last step; needs ``capture``."""
+        return self._program.route_inputs()
 
     def selected(self, layer: int) -> Tensor:
         """Pages that a layer's attention used in the last step [b, G, k], besides the tail page."""
-        if layer not in self._routed() or self._chooser is None:
+        if layer not in self.routed_layers or self._chooser is None:
             raise InputError(f"layer {layer} chose no pages")
         chooser = self._chooser.routers if isinstance(self._chooser, SideRouting) else self._chooser
         count = min(self.pages.top, (self.tokens - 1) // self.pages.page_tokens)

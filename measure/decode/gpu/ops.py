@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from measure.decode.gpu.kernels import rope_append
 from measure.decode.gpu.routing import GpuRouters, PoolRouting, SideRouting
 from measure.decode.shared.loop import RouteInput
 from measure.decode.shared.weights import Weights
-from measure.kernels import reference
 from measure.kernels.attention.launch import Attention, dense_attention, sparse_attention
 from measure.kernels.flow import gpu as flow
 from measure.kernels.flow import projection
@@ -273,23 +271,13 @@ class StepProgram:
 
         return kept
 
-    def route_inputs(self, position: int) -> dict[int, RouteInput]:
-        """Return what routing of each layer was fed in a step at a RoPE position; see `captured`.
-
-        The pool makes its queries of latents by itself: here they are made of them in float64.
-        """
-        cos_sin = np.stack([part[position].cpu().double().numpy() for part in self.cache.rope])
-        model, found = self.weights.model, {}
+    def route_inputs(self) -> dict[int, RouteInput]:
+        """Return what routing of each layer was fed in the last step; see `captured`."""
+        found = {}
         for layer, fed in self.captured.items():
-            anchor, query = fed.get("anchor"), fed.get("query")
+            query = fed.get("query")
             if isinstance(self.chooser, SideRouting):
                 query = self.chooser.queries[layer]
-            if query is not None:
-                found[layer] = RouteInput(anchor, query.flatten(1, 2))
-                continue
-            _, up = self.weights.proxy(layer, self.routing.projection_rank or 0)
-            heads = up.cpu().double().numpy().reshape(len(up), model.heads, -1)
-            latents = fed["latent"].cpu().double().numpy()
-            made = reference.project(latents, heads, np.stack([cos_sin] * len(latents)))
-            found[layer] = RouteInput(anchor, torch.from_numpy(made))
+            query = None if query is None else query.flatten(1, 2)
+            found[layer] = RouteInput(fed.get("anchor"), query, fed.get("latent"))
         return found

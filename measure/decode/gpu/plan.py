@@ -21,13 +21,15 @@ from measure.decode.gpu.cache import (
     block_tokens,
 )
 from measure.decode.gpu.loop import GpuDecode
-from measure.decode.gpu.routing import Pages, make_mailbox
+from measure.decode.gpu.routing import make_mailbox
 from measure.decode.shared.cells import WARM_UP_STEPS, Cell, Plan, Run, grid
+from measure.decode.shared.loop import Settings
 from measure.decode.shared.modes import GPU_MODES, check_mode
 from measure.decode.shared.weights import Weights
 from measure.harness.gpu import require_gpu
 from measure.harness.hashes import gpu_decode_hash
 from measure.harness.machine import thread_count
+from measure.kernels.cpu_router.abi import Pages
 from measure.kernels.handover.mailbox import GpuMailbox
 from measure.tables.gpu.machine import gpu_facts
 
@@ -162,22 +164,21 @@ class GroupRuns:
             self._mailbox = make_mailbox(
                 weights(), cache, pages, self.threads, RANK, noise=SEED + 1
             )
-        return GpuDecode(
-            MODEL,
-            chosen,
-            cell.mode,
-            cell.batch,
-            capacity,
-            seed=SEED,
-            threads=self.threads,
+        settings = Settings(
+            model=MODEL,
+            selector=chosen,
+            mode=cell.mode,
+            batch=cell.batch,
+            capacity_tokens=capacity,
             rank=RANK,
             channels=CHANNELS,
+            threads=self.threads,
             mix=MIX if cell.mode == "cpu-mix" else None,
-            weights=weights(),
-            cache=cache,
-            mailbox=self._mailbox if cell.mode.startswith("cpu") else None,
+            seed=SEED,
             trace=trace,
         )
+        mailbox = self._mailbox if cell.mode.startswith("cpu") else None
+        return GpuDecode(settings, weights=weights(), cache=cache, mailbox=mailbox)
 
 
 @functools.cache

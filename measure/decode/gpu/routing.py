@@ -15,20 +15,11 @@ from essim.methods.routing import Routing
 from measure.decode.gpu.cache import BLOCK_PAGES, PagedKVCache, paged, planes
 from measure.decode.shared.weights import Weights
 from measure.harness.gpu import streams
-from measure.kernels.cpu_router.abi import Kind, RouterShape
+from measure.kernels.cpu_router.abi import Kind, Pages, RouterShape
 from measure.kernels.flow import projection
 from measure.kernels.gpu_router.fused.router import FusedRouter
 from measure.kernels.gpu_router.stepwise.router import StepwiseRouter
 from measure.kernels.handover.mailbox import GpuMailbox
-
-
-@dataclass(frozen=True)
-class Pages:
-    """How pages are chosen: tokens a page, pages a KV head, channels that scoring reads."""
-
-    page_tokens: int
-    top: int
-    channels: int
 
 
 class GpuRouters:
@@ -236,18 +227,7 @@ def make_mailbox(
     With `noise`, a seed, its summaries are random codes; else they are to be built.
     """
     m = weights.model
-    shape = RouterShape(
-        layers=m.layers,
-        batch=len(cache.context),
-        heads=m.heads,
-        kv_heads=m.kv_heads,
-        head_dim=m.head_dim,
-        page_tokens=pages.page_tokens,
-        capacity_tokens=cache.capacity_tokens,
-        top_pages=pages.top,
-        channels=pages.channels,
-        rank=rank,
-    )
+    shape = RouterShape.of(m, len(cache.context), cache.capacity_tokens, pages, rank)
     mailbox = GpuMailbox(shape, threads, cache.context, cache.evicted, pin=pin)
     if noise is not None:
         mailbox.router.randomize(noise)

@@ -60,6 +60,11 @@ class KVCache:
         # A slot's angles: the table, from where positions and slots differ.
         self.angles = self.rope[0][evicted_tokens:], self.rope[1][evicted_tokens:]
 
+    def write(self, layer: int, sequence: int, keys: Tensor, values: Tensor) -> None:
+        """Put a prompt's keys and values [G, tokens, D] into the first slots of a sequence."""
+        for own, new in zip(self.layers[layer], (keys, values), strict=True):
+            own[sequence, :, : new.shape[1]] = new
+
     def fill_noise(self, generator: torch.Generator) -> None:
         """Fill what is cached with unit noise."""
         for layer in self.layers:

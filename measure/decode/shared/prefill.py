@@ -52,6 +52,8 @@ def _project(
 
 
 def random_prompt(weights: Weights, batch: int, tokens: int) -> Tensor:
-    """Return seeded random token ids [batch, tokens]."""
-    generator = torch.Generator().manual_seed(weights.seed + 1)
-    return torch.randint(0, weights.model.vocab, (batch, tokens), generator=generator)
+    """Return seeded random token ids [batch, tokens], the same on any device."""
+    generator = torch.Generator("cpu").manual_seed(weights.seed + 1)
+    size, vocab = (batch, tokens), weights.model.vocab
+    prompts = torch.randint(0, vocab, size, generator=generator, device="cpu")
+    return prompts.to(weights.embed.device)

@@ -60,39 +60,14 @@ class Weights:
         divided by the root of their number. Numbers depend on seed, device and dtype.
         """
         check_shape(model)
-        generator = torch.Generator(device).manual_seed(seed)
-
-        def matrix(n: int, k: int, scale: float = 1.0) -> Tensor:
-            noise = torch.randn(n, k, generator=generator, device=device, dtype=dtype)
-            return noise.mul_(scale * k**-0.5)
-
-        def norm() -> Tensor:
-            return torch.rand(model.hidden, generator=generator, device=device, dtype=dtype) + 0.5
-
-        channel = torch.arange(model.hidden, device=device)
-        energy = torch.exp(-channel / _QUERY_DIMENSIONS)
-        decay = (energy / energy.mean()).sqrt().to(dtype)
-        added = (2 * model.layers) ** -0.5
-
-        def layer() -> LayerWeights:
-            qkv = matrix(*model.gemm_shape("qkv"))
-            qkv[: model.q_width] *= decay
-            return LayerWeights(
-                norm1=norm(),
-                qkv=qkv,
-                o=matrix(*model.gemm_shape("o"), added),
-                norm2=norm(),
-                gate_up=matrix(*model.gemm_shape("gate_up")),
-                down=matrix(*model.gemm_shape("down"), added),
-            )
-
+        noise = _Noise(model, torch.Generator(device).manual_seed(seed), device, dtype)
         return Weights(
             model=model,
             seed=seed,
-            embed=matrix(model.vocab, model.hidden, math.sqrt(model.hidden)),
-            head=matrix(model.vocab, model.hidden),
-            norm_final=norm(),
-            layers=tuple(layer() for _ in range(model.layers)),
+            embed=noise.matrix(model.vocab, model.hidden, math.sqrt(model.hidden)),
+            head=noise.matrix(model.vocab, model.hidden),
+            norm_final=noise.norm(),
+            layers=tuple(noise.layer() for _ in range(model.layers)),
         )
 
     def proxy(self, layer: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -110,6 +85,40 @@ class Weights:
             down = (right * values).T.to(query.dtype).contiguous()
             self._proxies[layer, rank] = down, left.T.to(query.dtype).contiguous()
         return self._proxies[layer, rank]
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Makes random weights, in the order in which they are asked for."""
+
+    model: ModelShape
+    generator: torch.Generator
+    device: str | torch.device
+    dtype: torch.dtype
+
+    def matrix(self, n: int, k: int, scale: float = 1.0) -> Tensor:
+        noise = torch.randn(n, k, generator=self.generator, device=self.device, dtype=self.dtype)
+        return noise.mul_(scale * k**-0.5)
+
+    def norm(self) -> Tensor:
+        noise = torch.rand(
+            self.model.hidden, generator=self.generator, device=self.device, dtype=self.dtype
+        )
+        return noise + 0.5
+
+    def layer(self) -> LayerWeights:
+        m, added = self.model, (2 * self.model.layers) ** -0.5
+        energy = torch.exp(-torch.arange(m.hidden, device=self.device) / _QUERY_DIMENSIONS)
+        qkv = self.matrix(*m.gemm_shape("qkv"))
+        qkv[: m.q_width] *= (energy / energy.mean()).sqrt().to(self.dtype)
+        return LayerWeights(
+            norm1=self.norm(),
+            qkv=qkv,
+            o=self.matrix(*m.gemm_shape("o"), added),
+            norm2=self.norm(),
+            gate_up=self.matrix(*m.gemm_shape("gate_up")),
+            down=self.matrix(*m.gemm_shape("down"), added),
+        )
 
 
 def check_shape(model: ModelShape) -> None:

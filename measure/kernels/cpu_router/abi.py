@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from essim.errors import InputError
+
+if TYPE_CHECKING:
+    from essim.model.shape import ModelShape
 
 Kind = Literal["query", "latent", "hidden"]
 
@@ -24,6 +27,15 @@ ERRORS = {
 
 
 @dataclass(frozen=True)
+class Pages:
+    """How pages are chosen: tokens a page, pages a KV head, channels that scoring reads."""
+
+    page_tokens: int
+    top: int
+    channels: int
+
+
+@dataclass(frozen=True)
 class RouterShape:
     """What is routed. ``rank`` and ``hidden`` may be 0 where queries arrive ready."""
 
@@ -38,6 +50,24 @@ class RouterShape:
     channels: int
     rank: int = 0
     hidden: int = 0
+
+    @staticmethod
+    def of(
+        model: ModelShape, batch: int, capacity_tokens: int, pages: Pages, rank: int
+    ) -> RouterShape:
+        """Return the sizes for a model; without early queries `rank` is 0."""
+        return RouterShape(
+            layers=model.layers,
+            batch=batch,
+            heads=model.heads,
+            kv_heads=model.kv_heads,
+            head_dim=model.head_dim,
+            page_tokens=pages.page_tokens,
+            capacity_tokens=capacity_tokens,
+            top_pages=pages.top,
+            channels=pages.channels,
+            rank=rank,
+        )
 
     def check(self) -> None:
         """Raise InputError for what the kernels cannot do."""

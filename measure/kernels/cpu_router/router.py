@@ -5,7 +5,7 @@ pool is a server of a mailbox, so another device can drive it through shared mem
 writes a payload and a request word, and reads the answer word and the page indices
 (`Router.layout`, `router_abi.request_word`).
 
-BF16 values travel as uint16 bits (`measure.kernels.reference.to_bf16`).
+BF16 values travel as uint16 bits (`measure.kernels.numbers.to_bf16`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from essim.errors import AbsentError, InputError
 from measure.kernels.cpu_router.abi import ERRORS, KINDS, Kind, RouterShape, make_config
 from measure.kernels.cpu_router.library import available_isas, best_isa, library, mailbox_layout
-from measure.kernels.reference import from_bf16, to_bf16
+from measure.kernels.numbers import from_bf16, to_bf16
 
 Codes16 = npt.NDArray[np.uint16]
 Indices = npt.NDArray[np.int32]
@@ -87,16 +87,9 @@ class Router:
         self._shared: Any = None
         self.shape, self.threads, self.timeout_s = shape, threads, timeout_s
         self.storage, self.isa = storage, isa or best_isa()
+        prefetch = prefetch_bytes, prefetch_chunks
         self.config = make_config(
-            shape,
-            threads,
-            storage,
-            self.isa,
-            row_pages,
-            prefetch_bytes,
-            prefetch_chunks,
-            rms_eps,
-            pin,
+            shape, threads, storage, self.isa, row_pages, *prefetch, rms_eps, pin
         )
         self.lib = library()
         if not self.lib.essim_has_isa(self.config.isa):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
-from measure.harness.hashes import flow_hash
+from measure.harness.hashes import table_hash
 from measure.kernels.flow import cpu as flow
 from measure.tables.cpu.plan import Plan, flow_bench, random, rotation
 
@@ -18,6 +18,7 @@ def flow_benches(plan: Plan) -> list[Bench]:
     """Return every table of the main flow: decode and prefill."""
     return [
         *_row_benches(plan),
+        *_end_benches(plan),
         _gemm_bench(plan),
         _attn_dense(plan),
         _attn_sparse(plan),
@@ -28,8 +29,7 @@ def flow_benches(plan: Plan) -> list[Bench]:
 def _row_benches(plan: Plan) -> list[Bench]:
     """Return the tables of ops that work on rows of activations."""
     m = plan.model
-    rows = {"rows": (*plan.batches, *plan.prompts)}
-    gain, table = random(m.hidden), random(m.vocab, m.hidden)
+    rows, gain = {"rows": (*plan.batches, *plan.prompts)}, random(m.hidden)
     angles = flow.rope_table(64, m.head_dim)
 
     def norm(count: int) -> Callable[[], object]:
@@ -45,6 +45,20 @@ def _row_benches(plan: Plan) -> list[Bench]:
         keys, values = (random(count, m.kv_heads, 64, m.head_dim) for _ in range(2))
         return lambda: flow.rope_append(qkv, angles, keys, values, 33)
 
+    heads = {"heads": [m.heads], "kv_heads": [m.kv_heads], "head_dim": [m.head_dim]}
+    width = m.q_width + 2 * m.kv_width
+    return [
+        _rows_bench("norm", plan, rows, norm, 3 * m.hidden, {"hidden": [m.hidden]}),
+        _rows_bench("rope", plan, rows, rope, 2 * width, heads),
+        _rows_bench("act", plan, rows, act, 3 * m.ffn, {"ffn": [m.ffn]}),
+    ]
+
+
+def _end_benches(plan: Plan) -> list[Bench]:
+    """Return the tables of both ends of a step, on one matrix."""
+    m = plan.model
+    table, hidden = random(m.vocab, m.hidden), {"hidden": [m.hidden]}
+
     def embed(count: int) -> Callable[[], object]:
         tokens = torch.randint(0, m.vocab, (count,))
         return lambda: table[tokens]
@@ -53,14 +67,9 @@ def _row_benches(plan: Plan) -> list[Bench]:
         x = random(count, m.hidden)
         return lambda: flow.gemm(x, table).argmax(-1)
 
-    hidden = {"hidden": [m.hidden]}
-    heads = {"heads": [m.heads], "kv_heads": [m.kv_heads], "head_dim": [m.head_dim]}
-    width = m.q_width + 2 * m.kv_width
+    rows = {"rows": (*plan.batches, *plan.prompts)}
     return [
         _rows_bench("embed", plan, rows, embed, 2 * m.hidden, hidden),
-        _rows_bench("norm", plan, rows, norm, 3 * m.hidden, hidden),
-        _rows_bench("rope", plan, rows, rope, 2 * width, heads),
-        _rows_bench("act", plan, rows, act, 3 * m.ffn, {"ffn": [m.ffn]}),
         _rows_bench(
             "head",
             plan,
@@ -116,7 +125,7 @@ def _gemm_bench(plan: Plan) -> Bench:
         heldout=every_shape(held_out(plan.seed, {"rows": rows})),
         prepare=prepare,
         dtype="fp32",
-        source_hash=flow_hash(),
+        source_hash=table_hash("gemm", "CPU"),
         reference="torch.mm on the main stream's cores, weights in rotation",
         holds_for={"weight_dtype": ["fp32"]},
     )

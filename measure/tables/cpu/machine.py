@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from essim.errors import AbsentError
@@ -18,9 +16,10 @@ from essim.model.shape import PRESETS
 from measure.harness import campaign
 from measure.harness import profile as calibrate
 from measure.harness.machine import machine_facts, thread_count
-from measure.harness.profile import number, plain
+from measure.harness.profile import number, provenance
 from measure.harness.table import Progress
 from measure.tables.cpu.flow import flow_benches
+from measure.tables.cpu.peaks import copy_bytes_per_s, dispatch_s, matmul_flops_per_s
 from measure.tables.cpu.plan import Plan
 from measure.tables.cpu.routing import hand_over_s, routing_benches
 
@@ -37,6 +36,7 @@ PLAN = Plan(
 )
 QUICK = replace(PLAN, batches=(1, 4), contexts=(512, 2048), prompts=(64, 512))
 _QUICK_CALLS = 20
+_ONE_CORE = "one core, by torch"
 
 
 def measure_cpu(
@@ -65,14 +65,10 @@ def measure_cpu(
 def profile_spec(name: str, plan: Plan, facts: dict[str, object], threads: int) -> dict[str, Any]:
     """Return the profile without its tables: peaks, links, constants, provenance."""
     date = str(facts["date"])
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    bandwidth, flops, launch_s = copy_bytes_per_s(), matmul_flops_per_s(), dispatch_s()
-    publish_s, take_s = hand_over_s(plan)
-    one_core = "one core, by torch"
+    bandwidth, flops = copy_bytes_per_s(256 << 20, 5), matmul_flops_per_s(1024, 20)
+    rate = f"{bandwidth:.4g} B/s"
     link = {
-        "bandwidth_bytes_per_s": number(
-            f"{bandwidth:.4g} B/s", date, "copy within memory, one core"
-        ),
+        "bandwidth_bytes_per_s": number(rate, date, "copy within memory, one core"),
         "flag_latency_s": number("0 us", date, "inside the measured router times"),
     }
     return {
@@ -82,74 +78,46 @@ def profile_spec(name: str, plan: Plan, facts: dict[str, object], threads: int) 
             "router runs on the other cores. For going through measure and simulate without "
             "a GPU."
         ),
-        "gpu": {
-            "name": "torch on one core",
-            "memory_bytes": number(
-                f"{memory // 2} B", date, "half of the machine's memory", "assumed"
-            ),
-            "bandwidth_bytes_per_s": number(f"{bandwidth:.4g} B/s", date, f"copy, {one_core}"),
-            "bf16_flops_per_s": number(
-                f"{flops:.4g} FLOP/s", date, f"fp32 matmul of 1024^3, {one_core}"
-            ),
-            "launch_s": number(
-                f"{launch_s * 1e6:.4g} us", date, "a torch operation on one element"
-            ),
-        },
-        "cpu": {
-            "name": str(facts["cpu"]),
-            "cores": number(threads - 1, date, "cores left to the router"),
-            "memory_bytes": number(
-                f"{memory // 2} B", date, "half of the machine's memory", "assumed"
-            ),
-            "bandwidth_bytes_per_s": number(f"{bandwidth:.4g} B/s", date, f"copy, {one_core}"),
-            "fp32_flops_per_s": number(
-                f"{flops * (threads - 1):.4g} FLOP/s",
-                date,
-                f"fp32 matmul of 1024^3, {one_core}, x cores",
-            ),
-        },
+        "gpu": {"name": "torch on one core"} | _memory(rate, date) | _main_core(flops, date),
+        "cpu": {"name": str(facts["cpu"])}
+        | _memory(rate, date)
+        | _router_cores(flops, threads - 1, date),
         "d2h": link,
         "h2d": link,
-        "provenance": {key: plain(value) for key, value in facts.items()}
-        | {"command": f"essim measure --profile {name}"},
-        "constants": {
-            "publish": number(
-                f"{publish_s * 1e6:.4g} us", date, "latent into the router's mailbox"
-            ),
-            "await": number(f"{take_s * 1e6:.4g} us", date, "taking indices that are there"),
-            "host": number("0 us", date, "the loop's own time is inside the operations", "assumed"),
-        },
+        "provenance": provenance(name, facts),
+        "constants": _constants(plan, date),
     }
 
 
-def _best_s(call: Callable[[], object], repeats: int = 20) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def _memory(rate: str, date: str) -> dict[str, Any]:
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return {
+        "memory_bytes": number(f"{half} B", date, "half of the machine's memory", "assumed"),
+        "bandwidth_bytes_per_s": number(rate, date, f"copy, {_ONE_CORE}"),
+    }
 
 
-def copy_bytes_per_s(size_bytes: int = 256 << 20) -> float:
-    """Return bytes read plus written over time of a large copy."""
-    source = torch.ones(size_bytes // 4)
-    target = torch.empty_like(source)
-    return 2 * size_bytes / _best_s(lambda: target.copy_(source), 5)
+def _main_core(flops: float, date: str) -> dict[str, Any]:
+    matmul = f"fp32 matmul of 1024^3, {_ONE_CORE}"
+    launch = f"{dispatch_s() * 1e6:.4g} us"
+    return {
+        "bf16_flops_per_s": number(f"{flops:.4g} FLOP/s", date, matmul),
+        "launch_s": number(launch, date, "a torch operation on one element"),
+    }
 
 
-def matmul_flops_per_s(size: int = 1024) -> float:
-    """Return the rate of a square fp32 matrix product."""
-    a = torch.randn(size, size)
-    return 2 * float(size) ** 3 / _best_s(lambda: a @ a)
+def _router_cores(flops: float, cores: int, date: str) -> dict[str, Any]:
+    matmul = f"fp32 matmul of 1024^3, {_ONE_CORE}, x cores"
+    return {
+        "cores": number(cores, date, "cores left to the router"),
+        "fp32_flops_per_s": number(f"{flops * cores:.4g} FLOP/s", date, matmul),
+    }
 
 
-def dispatch_s(calls: int = 2000) -> float:
-    """Return the median time of a torch operation that does nothing much."""
-    x = torch.zeros(1)
-    times = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        x.add_(1.0)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+def _constants(plan: Plan, date: str) -> dict[str, Any]:
+    publish_s, take_s = hand_over_s(plan)
+    return {
+        "publish": number(f"{publish_s * 1e6:.4g} us", date, "latent into the router's mailbox"),
+        "await": number(f"{take_s * 1e6:.4g} us", date, "taking indices that are there"),
+        "host": number("0 us", date, "the loop's own time is inside the operations", "assumed"),
+    }

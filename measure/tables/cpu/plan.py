@@ -13,7 +13,7 @@ from torch import Tensor
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import PRESETS, ModelShape
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
-from measure.harness.hashes import flow_hash
+from measure.harness.hashes import table_hash
 
 # Working sets in rotation are larger than this, so that data comes from memory as in a real step.
 _COLD_BYTES = 96 << 20
@@ -106,7 +106,7 @@ def flow_bench(
         heldout=held_out(plan.seed, axes),
         prepare=prepare,
         dtype="fp32",
-        source_hash=flow_hash(),
+        source_hash=table_hash(table, "CPU"),
         reference="torch operation on the main stream's cores, data in rotation",
         holds_for=holds_for,
     )

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
-from measure.kernels.cpu_router.abi import RouterShape
-from measure.kernels.cpu_router.library import router_hash
+from measure.harness.hashes import table_hash
+from measure.harness.router_timing import LATENT, sample, sample_updates
+from measure.kernels.cpu_router.abi import Pages, RouterShape
 from measure.kernels.cpu_router.router import Router
 from measure.kernels.flow import cpu as flow
-from measure.kernels.reference import rope_table
-from measure.studies.cpu_router import LATENT, sample, sample_updates
+from measure.kernels.numbers import rope_table
 from measure.tables.cpu.flow import attention_conditions
 from measure.tables.cpu.plan import Plan, flow_bench, random, rotation
 
@@ -87,19 +87,8 @@ def _proxy_down(plan: Plan) -> Bench:
 
 def router_shape(plan: Plan, batch: int, tokens: int) -> RouterShape:
     """Return the C++ router's sizes for a batch and a context."""
-    m = plan.model
-    return RouterShape(
-        layers=m.layers,
-        batch=batch,
-        heads=m.heads,
-        kv_heads=m.kv_heads,
-        head_dim=m.head_dim,
-        page_tokens=plan.page_tokens,
-        capacity_tokens=tokens,
-        top_pages=plan.top_pages,
-        channels=plan.channels,
-        rank=plan.rank,
-    )
+    pages = Pages(plan.page_tokens, plan.top_pages, plan.channels)
+    return RouterShape.of(plan.model, batch, tokens, pages, plan.rank)
 
 
 def filled_router(plan: Plan, threads: int, batch: int, tokens: int) -> Router:
@@ -128,7 +117,7 @@ def _router_bench(
         heldout=heldout,
         prepare=prepare,
         dtype="e5m2",
-        source_hash=router_hash(),
+        source_hash=table_hash(table, "CPU"),
         reference=reference,
         holds_for=conditions | {"down_projection": ["none", "gpu"]},
     )

@@ -1,122 +1,37 @@
-"""Tables of an NVIDIA GPU: the main flow of Llama-3.1-8B's decode layer, and its prefill."""
+"""Tables of an NVIDIA GPU: the main flow of Llama-3.1-8B besides attention."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
 from measure.harness.campaign import Bench, Place, Ready, grid, held_out
 from measure.harness.gpu import Launch, cold_sets
-from measure.kernels.attention.launch import (
-    PagedCache,
-    dense_attention,
-    random_cache,
-    random_pages,
-    sparse_attention,
-)
+from measure.harness.timing import Axis
+from measure.kernels.attention.launch import PagedCache, random_cache
 from measure.kernels.flow import gpu as flow
-from measure.kernels.flow import stage1
-from measure.kernels.reference import rope_table
-from measure.tables.gpu.layer import gemm as gemm_in_layer
-from measure.tables.gpu.routing import (
+from measure.kernels.numbers import rope_table
+from measure.tables.gpu.bench import (
     BATCHES,
-    CACHE,
     DECODE_ROWS,
     HEADS,
     IN_A_LAYER,
-    LAYER_CALLS,
-    LAYER_WINDOWS,
     PROMPTS,
     SHAPE,
     gpu_bench,
+    in_a_layer,
     integers,
-    layer_sets,
 )
+from measure.tables.gpu.layer import gemm as gemm_in_layer
 
 
 def flow_benches() -> list[Bench]:
-    """Return every table of the main flow."""
-    return [
-        *attention_benches(),
-        *row_benches(),
-        gemm_bench(),
-        head_bench(),
-        *prefill_benches(),
-    ]
-
-
-def attention_benches() -> list[Bench]:
-    """Return decode attention: dense, and sparse over scattered pages at several KV blocks."""
-    group = SHAPE.heads // SHAPE.kv_heads
-    token_bytes = 2 * SHAPE.kv_heads * SHAPE.dim * 2
-
-    def queries(batch: int) -> torch.Tensor:
-        return torch.randn(batch, SHAPE.kv_heads, group, SHAPE.dim).bfloat16()
-
-    def dense(place: Place) -> tuple[list[Launch], int]:
-        batch, tokens = integers(place, "batch", "context_tokens")
-        moved, first = batch * tokens * token_bytes, random_cache(batch, tokens, block_tokens=32)
-        query = queries(batch)
-        caches = [_other(first) for _ in range(layer_sets(moved))]
-        return [dense_attention(query, cache, tokens) for cache in caches], moved
-
-    def sparse(place: Place) -> tuple[list[Launch], int]:
-        batch, selected, block = integers(place, "batch", "selected_tokens", "kv_block_tokens")
-        (page,) = integers(place, "page_tokens")
-        first = random_cache(batch, 8192, block_tokens=block)
-        pages = random_pages(batch, SHAPE.kv_heads, 8192 // page - 1, selected // page)
-        query, moved = queries(batch), batch * (selected + page) * token_bytes
-        caches = [_other(first) for _ in range(layer_sets(batch * 8192 * token_bytes))]
-        return [sparse_attention(query, cache, pages, page) for cache in caches], moved
-
-    # A twentieth past the lengths that prompts have: there a program takes a step more than at
-    # them, and decoding a prompt of 4096 tokens begins there.
-    contexts = (256, 1072, 2144, 4304, 8608, 12896, 17200, 68816)
-    batches = (1, 2, 4, 8, 12, 16, 17, 24, 32)
-    four, sixteen = (
-        gpu_bench(
-            "attn_sparse",
-            {"batch": batches, "selected_tokens": selected},
-            sparse,
-            CACHE | {"per": ["kv_head"]},
-            keys={"kv_block_tokens": blocks},
-            slot="attention",
-        )
-        for blocks, selected in (
-            ((4, 8, 16, 32), (32, 64, 128, 256, 512)),
-            ((16,), (512, 1024, 2032, 4096)),
-        )
-    )
-    whole = gpu_bench(
-        "attn_dense",
-        {"batch": BATCHES, "context_tokens": contexts},
-        dense,
-        CACHE,
-        slot="attention",
-    )
-    return [
-        dataclasses.replace(whole, reference=f"{whole.reference}; KV blocks of 32 tokens"),
-        dataclasses.replace(
-            four,
-            keys=("page_tokens", "kv_block_tokens"),
-            points=(*_paged(4, four.points), *_paged(16, sixteen.points)),
-            heldout=(*_paged(4, four.heldout), *_paged(16, sixteen.heldout)),
-        ),
-    ]
-
-
-def _paged(page_tokens: int, places: Sequence[Place]) -> tuple[Place, ...]:
-    """Return places of one page size."""
-    return tuple({"page_tokens": page_tokens} | dict(place) for place in places)
-
-
-def _other(cache):  # type: ignore[no-untyped-def]
-    """Return a cache with the same table and other memory."""
-    return dataclasses.replace(cache, keys=cache.keys.clone(), values=cache.values.clone())
+    """Return the tables of ops on rows of activations: norms, RoPE, activation, GEMMs, the ends."""
+    return [*row_benches(), gemm_bench(), head_bench()]
 
 
 def row_benches() -> list[Bench]:
@@ -127,7 +42,7 @@ def row_benches() -> list[Bench]:
         (count,) = integers(place, "rows")
         hidden, residual = (torch.randn(count, SHAPE.hidden).bfloat16() for _ in range(2))
         gains, out = torch.randn(16, SHAPE.hidden).bfloat16(), torch.empty_like(hidden)
-        return [lambda g=g: flow.rms_norm(residual, g, out, hidden) for g in gains], 0
+        return [partial(flow.rms_norm, residual, gain, out, hidden) for gain in gains], 0
 
     def act(place: Place) -> tuple[list[Launch], int]:
         (count,) = integers(place, "rows")
@@ -182,15 +97,14 @@ def gemm_bench() -> Bench:
         if count > DECODE_ROWS:
             return bench.prepare(place)
         sampler = gemm_in_layer(n, k, str(place["dtype"]), count)
-        return Ready(sampler, None, LAYER_CALLS, LAYER_WINDOWS)
+        return in_a_layer(sampler)
 
     def every(places: Sequence[Place]) -> tuple[Place, ...]:
-        kinds = itertools.product(shapes, ("bf16", "fp8"))
-        found = (
-            {"n": n, "k": k, "dtype": dtype} | dict(place)
-            for (n, k), dtype in kinds
-            for place in places
-        )
+        kinds: list[dict[str, Axis]] = [
+            {"n": n, "k": k, "dtype": dtype}
+            for (n, k), dtype in itertools.product(shapes, ("bf16", "fp8"))
+        ]
+        found = (kind | dict(place) for kind in kinds for place in places)
         # Batch by batch, prefill last: layers, and then weights, are set up once each.
         return tuple(sorted(found, key=lambda at: min(int(at["rows"]), DECODE_ROWS + 1)))
 
@@ -210,9 +124,9 @@ def _gemms(n: int, k: int, rows: int, dtype: str) -> tuple[list[Launch], int]:
     weights = _weights(n, k, dtype)
     hidden, out = torch.randn(rows, k).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
     if dtype == "bf16":
-        return [lambda w=w: flow.gemm(hidden, w, out) for w in weights], moved
+        return [partial(flow.gemm, hidden, weight, out) for weight in weights], moved
     small, scale = hidden.to(torch.float8_e4m3fn), torch.ones(())
-    return [lambda w=w: flow.gemm_fp8(small, w, scale) for w in weights], moved
+    return [partial(flow.gemm_fp8, small, weight, scale) for weight in weights], moved
 
 
 @lru_cache(maxsize=1)
@@ -240,47 +154,3 @@ def head_bench() -> Bench:
 
     holds = {"hidden": [SHAPE.hidden], "vocab": [SHAPE.vocab]}
     return gpu_bench("head", {"rows": BATCHES}, make, holds, least=8)
-
-
-def prefill_benches() -> list[Bench]:
-    """Return what a prefill has beside GEMMs: causal attention, stage 1, summaries."""
-    rows = {"rows": PROMPTS}
-    budget = 4096
-
-    def prompt(tokens: int, heads: int) -> torch.Tensor:
-        return torch.randn(heads, tokens, SHAPE.dim).bfloat16()
-
-    def attention(place: Place) -> tuple[list[Launch], int]:
-        (tokens,) = integers(place, "rows")
-        query = prompt(tokens, SHAPE.heads)[None]
-        keys, values = (prompt(tokens, SHAPE.kv_heads)[None] for _ in range(2))
-        return [lambda: stage1.prefill_attention(query, keys, values)], 0
-
-    def select(place: Place) -> tuple[list[Launch], int]:
-        (tokens,) = integers(place, "rows")
-        keys, values = (prompt(tokens, SHAPE.kv_heads) for _ in range(2))
-        group = SHAPE.heads // SHAPE.kv_heads
-        query = torch.randn(SHAPE.kv_heads, group, stage1.WINDOW, SHAPE.dim).bfloat16()
-
-        def launch() -> None:
-            kept = stage1.select_prompt(query, keys, budget)
-            stage1.compact(keys, kept)
-            stage1.compact(values, kept)
-
-        return [launch], 0
-
-    def summary(place: Place) -> tuple[list[Launch], int]:
-        (tokens,) = integers(place, "rows")
-        row = (tokens // 4 // 128 + 1) * 128
-        codes = torch.empty(SHAPE.kv_heads, 2, SHAPE.dim, row, dtype=torch.uint8)
-        keys = [prompt(tokens, SHAPE.kv_heads) for _ in range(8)]
-        return [lambda k=k: stage1.build_summaries(k, codes, 4) for k in keys], 0
-
-    rocket = CACHE | {"selector": ["rocketkv"]}
-    return [
-        gpu_bench("attn_prefill", rows, attention, CACHE, least=2, calls=10),
-        gpu_bench(
-            "stage1_select", rows, select, rocket | {"prompt_budget": [budget]}, least=2, calls=10
-        ),
-        gpu_bench("summary_build", rows, summary, rocket | {"page_tokens": [4]}, calls=20),
-    ]

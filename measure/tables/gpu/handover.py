@@ -11,11 +11,18 @@ import torch
 
 from measure.harness.campaign import Bench, Place, Ready
 from measure.harness.gpu import Launch, capture, copy_launch
+from measure.harness.router_timing import QUERY, sample
 from measure.kernels.cpu_router.abi import MAX_BATCH
 from measure.kernels.handover.mailbox import GpuMailbox, Mailbox
-from measure.studies.cpu_router import QUERY, sample
 from measure.tables.cpu.plan import ROUTER_PLAN
 from measure.tables.cpu.routing import filled_router, router_shape
+from measure.tables.gpu.bench import (
+    chained,
+    gpu_bench,
+    in_a_layer,
+    integers,
+    median_s,
+)
 from measure.tables.gpu.layer import (
     ATTENTION,
     LAYER,
@@ -24,14 +31,6 @@ from measure.tables.gpu.layer import (
     added,
     difference,
     layer_loop,
-)
-from measure.tables.gpu.routing import (
-    LAYER_CALLS,
-    LAYER_WINDOWS,
-    chained,
-    gpu_bench,
-    integers,
-    median_s,
 )
 
 PAYLOADS = (256, 1024, 2304, 4608, 9216, 18432, 36864, 73728, 163840, 327680)
@@ -81,7 +80,7 @@ def handover_benches() -> list[Bench]:
         bench = gpu_bench(table, {"payload_bytes": sizes}, copy, {}, dtype="bytes", slot="layer")
 
         def prepare(place: Place) -> Ready:
-            return Ready(sampler(place), None, LAYER_CALLS, LAYER_WINDOWS)
+            return in_a_layer(sampler(place))
 
         return dataclasses.replace(bench, prepare=prepare)
 

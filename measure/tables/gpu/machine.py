@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,13 +16,19 @@ import torch
 
 from measure.harness import campaign
 from measure.harness import profile as calibrate
+from measure.harness.campaign import Bench
 from measure.harness.gpu import require_gpu
 from measure.harness.machine import machine_facts, thread_count
-from measure.harness.profile import number, plain
+from measure.harness.profile import number, provenance
 from measure.harness.table import Progress
+from measure.kernels import gpu_router
 from measure.kernels.handover.mailbox import empty
+from measure.tables.cpu.peaks import copy_bytes_per_s as host_copy_bytes_per_s
+from measure.tables.cpu.peaks import matmul_flops_per_s as host_matmul_flops_per_s
 from measure.tables.cpu.plan import ROUTER_PLAN, Plan
 from measure.tables.cpu.routing import router_benches
+from measure.tables.gpu.attention import attention_benches
+from measure.tables.gpu.bench import chained, median_s
 from measure.tables.gpu.flow import flow_benches
 from measure.tables.gpu.handover import (
     copy_bytes_per_s,
@@ -28,11 +36,12 @@ from measure.tables.gpu.handover import (
     round_trip_s,
     step_beyond_layers_s,
 )
-from measure.tables.gpu.routing import chained, median_s, side_stream_bench
-from measure.tables.gpu.routing import router_benches as gpu_router_benches
-from measure.tables.gpu.selector_routers import selector_benches
+from measure.tables.gpu.prefill import prefill_benches
+from measure.tables.gpu.proxy import proxy_benches
+from measure.tables.gpu.side_stream import side_stream_bench
 
 _QUICK_CALLS = 8
+_HALF = "half of what a ready query's route takes beyond publish, await and the router's median"
 _STATE = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
@@ -47,22 +56,31 @@ def measure_gpu(
     require_gpu()
     facts = machine_facts(("torch", "triton", "numpy", "essim")) | gpu_facts()
     spec = profile_spec(name, facts, cores)
-    benches = [
-        *gpu_router_benches(),
-        *flow_benches(),
-        *handover_benches(),
-        *selector_benches(),
-        side_stream_bench(),
-    ]
     # Reading alone is a little faster than a copy, but never by half.
     most = 1.5 * float(spec["gpu"]["bandwidth_bytes_per_s"]["value"].split()[0])
-    campaign.run(benches, folder, on_progress, _QUICK_CALLS if quick else None, most)
+    timed = benches()
+    campaign.run(timed, folder, on_progress, _QUICK_CALLS if quick else None, most)
     # Last: on a host just started the router was seen to take half as long again for a minute.
     campaign.run(routers, folder, on_progress)
-    spec["tables"] = calibrate.table_specs([*benches, *routers], folder, str(facts["date"]))
+    spec["tables"] = calibrate.table_specs([*timed, *routers], folder, str(facts["date"]))
     file = out / f"{name}.yaml"
     calibrate.write_profile(file, spec)
     return file
+
+
+def benches() -> list[Bench]:
+    """Return the tables of the GPU: those of its routers are where their kernels are."""
+    found = pkgutil.iter_modules(gpu_router.__path__, f"{gpu_router.__name__}.")
+    tables = [importlib.import_module(f"{at.name}.tables") for at in found if at.ispkg]
+    return [
+        *(bench for router in tables for bench in router.benches()),
+        *proxy_benches(),
+        *attention_benches(),
+        *flow_benches(),
+        *prefill_benches(),
+        *handover_benches(),
+        side_stream_bench(),
+    ]
 
 
 def gpu_facts() -> dict[str, object]:
@@ -100,65 +118,69 @@ def _smi(query: str, prefix: str) -> dict[str, object]:
 def profile_spec(name: str, facts: dict[str, object], cores: int) -> dict[str, Any]:
     """Return the profile without its tables: peaks, links, hand-over, provenance."""
     date = str(facts["date"])
-    properties = torch.cuda.get_device_properties(0)
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    host = host_peaks(cores)
-    to_host, to_gpu = (copy_bytes_per_s(down=down) for down in (True, False))
-    flag_us = max(0.0, round_trip_s()) * 1e6 / 2
-    half = "half of what a ready query's route takes beyond publish, await and the router's median"
+    flag = f"{max(0.0, round_trip_s()) * 1e6 / 2:.4g} us"
 
-    def link(rate: float, what: str) -> dict[str, Any]:
+    def link(what: str, *, down: bool) -> dict[str, Any]:
+        rate = f"{copy_bytes_per_s(down=down):.4g} B/s"
         return {
-            "bandwidth_bytes_per_s": number(f"{rate:.4g} B/s", date, f"{what}, 32 MiB, pinned"),
-            "flag_latency_s": number(f"{flag_us:.4g} us", date, half),
+            "bandwidth_bytes_per_s": number(rate, date, f"{what}, 32 MiB, pinned"),
+            "flag_latency_s": number(flag, date, _HALF),
         }
 
     return {
         "name": name,
         "description": (
-            f"{properties.name} and {facts['cpu']}, measured with Llama-3.1-8B's shapes: cuBLAS "
-            "GEMMs, Triton kernels, a fused CUDA router, the C++ CPU router."
+            f"{torch.cuda.get_device_properties(0).name} and {facts['cpu']}, measured with "
+            "Llama-3.1-8B's shapes: cuBLAS GEMMs, Triton kernels, a fused CUDA router, the C++ "
+            "CPU router."
         ),
-        "gpu": {
-            "name": str(properties.name),
-            "memory_bytes": number(f"{properties.total_memory} B", date, "as the driver says"),
-            "bandwidth_bytes_per_s": number(
-                f"{device_copy_bytes_per_s():.4g} B/s", date, "device copy, read + written"
-            ),
-            "bf16_flops_per_s": number(
-                f"{matmul_flops_per_s(torch.bfloat16):.4g} FLOP/s", date, "8192^3 matmul, random"
-            ),
-            "fp8_flops_per_s": number(
-                f"{matmul_flops_per_s(torch.float8_e4m3fn):.4g} FLOP/s", date, "8192^3, random"
-            ),
-            "launch_s": number(
-                f"{median_s(chained([empty], 1024)) * 1e6:.4g} us",
-                date,
-                "empty kernel inside a CUDA graph",
-            ),
-        },
-        "cpu": {
-            "name": str(facts["cpu"]),
-            "cores": number(cores, date, "affinity and quota of the process"),
-            "memory_bytes": number(f"{memory_bytes} B", date, "as the kernel says"),
-            "bandwidth_bytes_per_s": number(f"{host[0]:.4g} B/s", date, "copy, all threads"),
-            "fp32_flops_per_s": number(f"{host[1]:.4g} FLOP/s", date, "2048^3 fp32 matmul"),
-        },
-        "d2h": link(to_host, "GPU to host"),
-        "h2d": link(to_gpu, "host to GPU"),
-        "provenance": {key: plain(value) for key, value in facts.items()}
-        | {"command": f"essim measure --profile {name}"},
-        "constants": {
-            "host": number(
-                f"{step_beyond_layers_s() * 1e6:.4g} us",
-                date,
-                "a graph of 32 layers beyond what layers take in shorter ones, back to back",
-            ),
-            **{
-                op: number(f"{flag_us:.4g} us", date, f"{half}; publish and await move the payload")
-                for op in ("anchor_d2h", "key_d2h", "index_h2d")
-            },
-        },
+        "gpu": _gpu(date),
+        "cpu": _host(str(facts["cpu"]), cores, date),
+        "d2h": link("GPU to host", down=True),
+        "h2d": link("host to GPU", down=False),
+        "provenance": provenance(name, facts),
+        "constants": _constants(flag, date),
+    }
+
+
+def _gpu(date: str) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(0)
+    copied = f"{device_copy_bytes_per_s():.4g} B/s"
+    bf16, fp8 = (
+        f"{matmul_flops_per_s(dtype):.4g} FLOP/s" for dtype in (torch.bfloat16, torch.float8_e4m3fn)
+    )
+    launch = f"{median_s(chained([empty], 1024)) * 1e6:.4g} us"
+    return {
+        "name": str(properties.name),
+        "memory_bytes": number(f"{properties.total_memory} B", date, "as the driver says"),
+        "bandwidth_bytes_per_s": number(copied, date, "device copy, read + written"),
+        "bf16_flops_per_s": number(bf16, date, "8192^3 matmul, random"),
+        "fp8_flops_per_s": number(fp8, date, "8192^3, random"),
+        "launch_s": number(launch, date, "empty kernel inside a CUDA graph"),
+    }
+
+
+def _host(cpu: str, cores: int, date: str) -> dict[str, Any]:
+    torch.set_num_threads(cores)
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    copied, flops = host_copy_bytes_per_s(1 << 30, 6), host_matmul_flops_per_s(2048, 6)
+    return {
+        "name": cpu,
+        "cores": number(cores, date, "affinity and quota of the process"),
+        "memory_bytes": number(f"{memory_bytes} B", date, "as the kernel says"),
+        "bandwidth_bytes_per_s": number(f"{copied:.4g} B/s", date, "copy, all threads"),
+        "fp32_flops_per_s": number(f"{flops:.4g} FLOP/s", date, "2048^3 fp32 matmul"),
+    }
+
+
+def _constants(flag: str, date: str) -> dict[str, Any]:
+    beyond = f"{step_beyond_layers_s() * 1e6:.4g} us"
+    graph = "a graph of 32 layers beyond what layers take in shorter ones, back to back"
+    moved = f"{_HALF}; publish and await move the payload"
+    flags = ("anchor_d2h", "key_d2h", "index_h2d")
+    return {
+        "host": number(beyond, date, graph),
+        **{op: number(flag, date, moved) for op in flags},
     }
 
 
@@ -176,7 +198,7 @@ def device_copy_bytes_per_s(size_bytes: int = 4 << 30, copies: int = 10) -> floa
             target.copy_(source)
         end.record()
         end.synchronize()
-    return 2 * size_bytes * copies / (start.elapsed_time(end) * 1e-3)
+    return 2 * size_bytes * copies / (float(start.elapsed_time(end)) * 1e-3)
 
 
 def matmul_flops_per_s(dtype: torch.dtype, size: int = 8192) -> float:
@@ -195,22 +217,3 @@ def matmul_flops_per_s(dtype: torch.dtype, size: int = 8192) -> float:
             4,
         )
     return 2.0 * float(size) ** 3 / median_s(sample)
-
-
-def host_peaks(cores: int) -> tuple[float, float]:
-    """Return the host's copy bandwidth and fp32 rate over all its threads."""
-    torch.set_num_threads(cores)
-    source = torch.ones(1 << 28, device="cpu")
-    target = torch.empty_like(source)
-    a = torch.randn(2048, 2048, device="cpu")
-
-    def best_s(call: Callable[[], object]) -> float:
-        times = []
-        for _ in range(6):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    copied = 2 * source.nbytes / best_s(lambda: target.copy_(source))
-    return copied, 2 * 2048.0**3 / best_s(lambda: a @ a)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from float64.errors import floats
 from measure.kernels.attention.launch import Attention, PagedCache
-from measure.kernels.reference import Floats
-from measure.kernels.router_checks import floats
+from measure.kernels.numbers import Floats
 
 
 def sequence(cache: PagedCache, row: int) -> tuple[Floats, Floats]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from float64.errors import floats, relative_error
+from float64.router import latent, page_summaries, rotate, to_e5m2
 from measure.kernels.attention.launch import random_cache
-from measure.kernels.compare import relative_error
 from measure.kernels.flow import gpu as flow
 from measure.kernels.flow import projection, stage1
-from measure.kernels.reference import latent, page_summaries, rope_table, rotate, to_e5m2
-from measure.kernels.router_checks import floats
+from measure.kernels.numbers import rope_table
 
 NAN = float("nan")
 

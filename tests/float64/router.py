@@ -11,24 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from measure.kernels.numbers import Floats
+
 Ints = npt.NDArray[np.int64]
-Codes16 = npt.NDArray[np.uint16]
 Codes8 = npt.NDArray[np.uint8]
 AnyFloats = npt.NDArray[np.floating[Any]]
 
 E5M2_MAX = 57344.0
-
-
-def to_bf16(values: AnyFloats) -> Codes16:
-    """Round float32 values to BF16 bits, to nearest even."""
-    bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def from_bf16(codes: Codes16) -> Floats:
-    """Values of BF16 bits."""
-    return (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 def to_e5m2(values: AnyFloats) -> Codes8:
@@ -60,19 +49,6 @@ def page_summaries(keys: Floats, page_tokens: int) -> tuple[Floats, Floats]:
     """
     starts = np.arange(0, len(keys), page_tokens)
     return np.minimum.reduceat(keys, starts), np.maximum.reduceat(keys, starts)
-
-
-def rope_table(
-    positions: int, head_dim: int, theta: float = 500000.0, inv_freq: Floats | None = None
-) -> npt.NDArray[np.float32]:
-    """Cosines and sines of every position, [positions, 2, head_dim / 2].
-
-    ``inv_freq`` [head_dim / 2] replaces ``theta ** (-2 i / head_dim)``, for scaled RoPE.
-    """
-    if inv_freq is None:
-        inv_freq = theta ** (-2.0 * np.arange(head_dim // 2) / head_dim)
-    angles = np.arange(positions)[:, None] * inv_freq
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
 def rotate(queries: Floats, cos_sin: AnyFloats) -> Floats:

@@ -5,15 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from measure.kernels.compare import routed_error, updated_summary
+from float64.errors import floats, routed_error, updated_summary
 from measure.kernels.gpu_router.fused.router import FusedRouter
 from measure.kernels.gpu_router.stepwise.router import StepwiseRouter
-from measure.kernels.reference import Floats
-
-
-def floats(tensor: torch.Tensor) -> Floats:
-    """As float64 on the CPU."""
-    return np.asarray(tensor.detach().cpu().double().numpy(), dtype=np.float64)
 
 
 def paged_summaries(router: StepwiseRouter) -> torch.Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from measure.kernels.attention_reference import sequence
-from measure.kernels.compare import selection_error
+from float64.attention import sequence
+from float64.errors import floats, selection_error
+from float64.page_routers import paged_summaries
+from float64.router import page_summaries, routable_pages
 from measure.kernels.gpu_router.exact_topk.router import ExactTopKRouter
 from measure.kernels.gpu_router.quest.router import QuestRouter
 from measure.kernels.gpu_router.quest.summaries import build_summaries
-from measure.kernels.reference import Floats, page_summaries, routable_pages
-from measure.kernels.router_checks import floats, paged_summaries
+from measure.kernels.numbers import Floats
 
 UNSET = 1 << 30
 """An index that no kernel may leave: out of every range."""

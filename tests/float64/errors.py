@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from measure.kernels.reference import Floats, from_e5m2, page_scores, to_e5m2, top_pages
+from float64.router import from_e5m2, page_scores, to_e5m2, top_pages
+from measure.kernels.numbers import Floats
+
+if TYPE_CHECKING:
+    import torch
+
+
+def floats(tensor: torch.Tensor) -> Floats:
+    """As float64 on the CPU."""
+    return np.asarray(tensor.detach().cpu().double().numpy(), dtype=np.float64)
 
 
 def relative_error(out: npt.ArrayLike, reference: npt.ArrayLike) -> float:

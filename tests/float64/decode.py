@@ -17,29 +17,22 @@ from torch import Tensor
 from essim.methods.routing import Routing
 from essim.methods.selectors import Selector
 from essim.model.shape import ModelShape
-from measure.decode.shared.weights import LayerWeights, Weights
-from measure.kernels.compare import relative_error, routed_error
-from measure.kernels.reference import (
+from float64.errors import floats, relative_error, routed_error
+from float64.router import (
     Codes8,
-    Floats,
     Ints,
-    from_bf16,
     latent,
     page_summaries,
     project,
     rotate,
     routable_pages,
-    to_bf16,
     to_e5m2,
 )
+from measure.decode.shared.loop import RouteInput
+from measure.decode.shared.weights import LayerWeights, Weights
+from measure.kernels.numbers import Floats, from_bf16, to_bf16
 
 EPS = 1e-5
-
-
-def floats(tensor: Tensor) -> Floats:
-    """As float64 on the CPU."""
-    values: Floats = tensor.detach().cpu().double().numpy()
-    return values
 
 
 @dataclass
@@ -167,7 +160,7 @@ class Loop(Protocol):
         """Of the last step."""
 
     @property
-    def captured(self) -> Mapping[int, Any]:
+    def captured(self) -> Mapping[int, RouteInput]:
         """What routing was fed."""
 
     def selected(self, layer: int) -> Tensor:
@@ -197,9 +190,7 @@ def step_errors(loop: Loop, taken_in: Tensor, channels: int, page_tokens: int) -
     anchors = loop.routing.anchors(model.layers)
     for layer in routed:
         fed = loop.captured[layer]
-        query = floats(fed.query)
-        if loop.routing.where == "cpu":
-            query = from_bf16(to_bf16(query))  # as the pool scores with it
+        query = scored_query(loop, layer, fed, cos_sin)
         expected = step.queries[layer]
         if loop.routing.early:
             early = {"in": step.inputs, "mid": step.middles}[anchors[layer - 1]][layer - 1]
@@ -216,6 +207,18 @@ def step_errors(loop: Loop, taken_in: Tensor, channels: int, page_tokens: int) -
             error = routed_error(group, low, high, pages[layer][b, g], channels)
             _worse(errors, "selection", error)
     return errors
+
+
+def scored_query(loop: Loop, layer: int, fed: RouteInput, cos_sin: Floats) -> Floats:
+    """Return the query that pages were scored with [b, H, D]; the pool has its own in BF16."""
+    if fed.query is not None:
+        query = floats(fed.query)
+    else:
+        assert fed.latent is not None
+        _, up = loop.weights.proxy(layer, loop.routing.projection_rank or 0)
+        heads = floats(up).reshape(len(up), loop.weights.model.heads, -1)
+        query = project(floats(fed.latent), heads, np.stack([cos_sin] * len(fed.latent)))
+    return from_bf16(to_bf16(query)) if loop.routing.where == "cpu" else query
 
 
 def _worse(errors: dict[str, float], name: str, error: float) -> None:
