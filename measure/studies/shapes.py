@@ -24,6 +24,7 @@ from measure.decode.gpu.plan import CAPACITY_TOKENS, CHANNELS, RANK, SEED, selec
 from measure.decode.main import tell, write_provenance
 from measure.decode.shared.cells import WARM_UP_STEPS, Cell, Plan, Run, grid, write_traces
 from measure.decode.shared.cells import run as run_cells
+from measure.decode.shared.loop import Settings
 from measure.decode.shared.weights import Weights
 from measure.harness.gpu import require_gpu
 from measure.harness.hashes import gpu_decode_hash
@@ -102,7 +103,7 @@ class ShapeRuns:
             self._caches[block].fill_noise(torch.Generator("cuda").manual_seed(SEED))
         cache = self._caches[block]
         cache.tokens = capacity  # summaries are made of all of it
-        return GpuDecode(
+        settings = Settings(
             self.model,
             selector(ATTENDED),
             cell.mode,
@@ -111,10 +112,9 @@ class ShapeRuns:
             seed=SEED,
             rank=RANK,
             channels=CHANNELS,
-            weights=self.weights,
-            cache=cache,
             trace=trace,
         )
+        return GpuDecode(settings, weights=self.weights, cache=cache)
 
 
 def group(cell: Cell) -> object:

@@ -30,8 +30,8 @@ from measure.kernels.attention.launch import (
 from measure.kernels.flow import gpu as flow
 from measure.kernels.gpu_router.fused.router import random_router as fused_router
 from measure.kernels.gpu_router.stepwise.router import random_router as stepwise_router
+from measure.tables.gpu.bench import chained, layer_sets
 from measure.tables.gpu.layer import LAYERS, added, release
-from measure.tables.gpu.routing import chained, layer_sets
 
 OUTPUTS = (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10240, 16384, 22528, 28672, 40960)
 INPUTS = (1024, 2048, 3072, 4096, 5120, 8192, 11264, 14336, 18432)
