@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from measure.harness.gpu import Launch, cold_sets, require_gpu
-from measure.harness.hashes import gpu_table_hash
+from measure.harness.hashes import table_hash
 from measure.harness.table import ResultTable, fill
 from measure.harness.timing import Axis, Spec, from_samples
 from measure.kernels.attention.launch import (
@@ -159,7 +159,7 @@ def _other(cache):  # type: ignore[no-untyped-def]
 
 
 def _spec(kind: str, axes: dict[str, Axis], dtype: str = "bf16") -> Spec:
-    return Spec(kind, axes, dtype, "cold", None, gpu_table_hash(kind))
+    return Spec(kind, axes, dtype, "cold", None, table_hash(kind))
 
 
 def survey(name: str, specs: list[Spec], samples: Callable[[Spec], list[float]], out: Path) -> None:
