@@ -159,7 +159,7 @@ def _other(cache):  # type: ignore[no-untyped-def]
 
 
 def _spec(kind: str, axes: dict[str, Axis], dtype: str = "bf16") -> Spec:
-    return Spec(kind, axes, dtype, "cold", None, table_hash(kind))
+    return Spec(kind, axes, dtype, "cold", None, table_hash(kind, "gpu"))
 
 
 def survey(name: str, specs: list[Spec], samples: Callable[[Spec], list[float]], out: Path) -> None:
