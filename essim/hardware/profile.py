@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,27 +11,15 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import Field, model_validator
 
+from essim.errors import BadValueError
 from essim.hardware.holdout import Ratios, heldout_file, ratios
 from essim.hardware.table import Table, read_table
 from essim.text.files import is_there
 from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Settings
-from essim.text.yaml import Strict, nearest_hint, read_yaml, validate
+from essim.text.yaml import Document, Strict, nearest_hint, read_yaml, validate
 
 T = TypeVar("T")
 
-# Ops whose time is one number of the profile.
-CONSTANTS = ("publish", "await", "host", "anchor_d2h", "key_d2h", "index_h2d")
-# Tables that price ops.
-TABLES = (
-    *("embed", "norm", "rope", "act", "act_plain", "gemm", "head"),
-    *("attn_dense", "attn_sparse", "attn_prefill", "attn_prefill_window"),
-    *("attn_mla", "attn_prefill_mla", "mla_absorb_q", "mla_absorb_v"),
-    *("moe_router", "moe_gate_up", "moe_act", "moe_down"),
-    *("gpu_route_stepwise", "gpu_route_quest", "gpu_route_exact_topk", "gpu_route_fused"),
-    *("gpu_proxy", "gpu_side_slowdown", "proxy_down"),
-    *("cpu_route", "cpu_update", "stage1_select", "summary_build", "summary_build_quest"),
-    *("publish", "await", "anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
-)
 DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
 
 
@@ -123,7 +111,8 @@ class TableSpec(Strict):
     def _jumps_along_axes(self) -> TableSpec:
         for axis in self.jumps:
             if axis not in self.axes:
-                raise ValueError(f"jumps along {axis!r}, no axis; {nearest_hint(axis, self.axes)}")
+                hint = nearest_hint(axis, self.axes)
+                raise BadValueError(f"jumps along {axis!r}, no axis", hint)
         return self
 
 
@@ -242,12 +231,12 @@ def find_profile(name: str, folder: Path) -> Path:
 
     Raises
     ------
-    ValueError
+    BadValueError
         If it is nowhere.
     """
     if name.endswith((".yaml", ".yml")):
         if not is_there(folder / name):
-            raise ValueError(f"no file {folder / name}; Check the path")
+            raise BadValueError(f"no file {folder / name}", "Check the path")
         return folder / name
     for place in profile_folders():
         if is_there(place / f"{name}.yaml"):
@@ -255,11 +244,16 @@ def find_profile(name: str, folder: Path) -> Path:
     known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
     made = f" (`essim measure --profile {name}` makes one of this machine)"
     made = made if name and Path(name).name == name and not Path(name).suffix else ""
-    raise ValueError(f"no hardware profile {name!r}{made}; {nearest_hint(name, known)}")
+    raise BadValueError(f"no hardware profile {name!r}{made}", nearest_hint(name, known))
 
 
-def load_profile(file: Path) -> HardwareProfile:
+def load_profile(file: Path, known: Mapping[str, Sequence[str]] | None = None) -> HardwareProfile:
     """Read a profile and all its tables.
+
+    Parameters
+    ----------
+    known
+        The names that ``constants`` and ``tables`` may have, others are refused; default any.
 
     Raises
     ------
@@ -268,29 +262,31 @@ def load_profile(file: Path) -> HardwareProfile:
     """
     document = read_yaml(file)
     spec = validate(ProfileSpec, document.data, document)
-    for part, named, known in (
-        ("constants", spec.constants, CONSTANTS),
-        ("tables", spec.tables, TABLES),
-    ):
-        for name in named:
-            if name not in known:
-                hint = nearest_hint(name, known)
+    for part, names in (known or {}).items():
+        for name in getattr(spec, part):
+            if name not in names:
+                hint = nearest_hint(name, names)
                 raise document.error("no op is priced by this", hint, at=(part, name))
-    tables = {}
+    tables: dict[str, Table] = {}
     heldout: dict[tuple[str, ...], Ratios] = {}
     for name, table in spec.tables.items():
         path = table_file(file, name)
         if not path.exists():
             raise document.error(f"the table file {path} does not exist", at=("tables", name))
         tables[name] = read_table(path, name, table.keys, table.axes, table.jumps)
-        for axis, jumps in table.jumps.items():
-            for grid in tables[name].grids.values():
-                ticks = grid.axes[table.axes.index(axis)].tolist()
-                for jump in set(jumps) - set(ticks[:-1]):
-                    hint = f"One of {', '.join(f'{tick:g}' for tick in ticks[:-1])}"
-                    where = ("tables", name, "jumps", axis)
-                    raise document.error(f"{jump:g} is no tick with one behind it", hint, at=where)
+        _check_jumps(tables[name], table, document)
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}
     return HardwareProfile(file, spec, tables, heldout=heldout)
+
+
+def _check_jumps(table: Table, spec: TableSpec, document: Document) -> None:
+    """Refuse jumps that are not right after a tick with one behind it."""
+    for axis, jumps in spec.jumps.items():
+        for grid in table.grids.values():
+            ticks = grid.axes[spec.axes.index(axis)].tolist()
+            for jump in set(jumps) - set(ticks[:-1]):
+                hint = f"One of {', '.join(f'{tick:g}' for tick in ticks[:-1])}"
+                where = ("tables", table.name, "jumps", axis)
+                raise document.error(f"{jump:g} is no tick with one behind it", hint, at=where)

@@ -44,7 +44,7 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
             _line(
                 "per token",
                 "summary",
-                f"min and max of {model.kv_width} key values a page x {len(full)} layers",
+                f"{selector.summary_of} of {model.kv_width} key values a page x {len(full)} layers",
                 round(summary_layer * len(full)),
             ),
             _line(
@@ -141,7 +141,7 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
         )
     need, gpu_bytes = memory(point, profile), int(profile.spec.gpu.memory_bytes.value)
     held = need.gpu_bytes - max(need.kv_bytes, need.kv_peak_bytes) - need.summary_gpu_bytes
-    on_gpu = summary and point.routing.where != "cpu"
+    on_gpu = summary and point.routing.placement.device == "gpu"
     # A layer with a window keeps fewer tokens than the others: no one count fits all.
     if not point.model.count("sliding"):
         texts.append(
@@ -195,7 +195,7 @@ def pool_tokens(point: Scenario, budget_bytes: int) -> int:
 
     def on_gpu(tokens: int) -> int:
         kv, summary = pool_bytes(point, tokens)
-        return kv if point.routing.where == "cpu" else kv + summary
+        return kv + summary if point.routing.placement.device == "gpu" else kv
 
     low, high = 0, 1
     while on_gpu(high) <= budget_bytes:

@@ -86,7 +86,7 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
         * len(model.full_layers())
         * selector.summary_bytes_per_token_layer(model)
     )
-    on_cpu = scenario.routing.where == "cpu" and selector.query_conditioned
+    on_cpu = scenario.routing.placement.device == "cpu" and selector.query_conditioned
     proxy_gpu, proxy_cpu = _proxy_bytes(scenario, model) if selector.query_conditioned else (0, 0)
     activations = load.input_tokens * (2 * model.hidden + _widest(model)) * model.activation_bytes
     scores = model.heads * 32 * load.input_tokens * 4 if selector.evicts(load.input_tokens) else 0
@@ -131,15 +131,15 @@ def _proxy_bytes(scenario: Scenario, model: ModelShape) -> tuple[int, int]:
     """
     routing, dense = scenario.routing, scenario.selector.dense_layers()
     layers = sum(layer >= dense for layer in model.full_layers())
-    element = model.activation_bytes
+    element, on_cpu = model.activation_bytes, routing.placement.device == "cpu"
     if not routing.early:
         return 0, 0
     if routing.projection_rank is None:
         full = layers * model.hidden * model.q_width * element
-        return (0, full) if routing.where == "cpu" else (0, 0)
+        return (0, full) if on_cpu else (0, 0)
     down = layers * routing.projection_rank * model.hidden * element
     up = layers * routing.projection_rank * model.q_width * element
-    if routing.where != "cpu":
+    if not on_cpu:
         return down + up, 0
     return (down, up) if routing.down_projection == "gpu" else (0, down + up)
 

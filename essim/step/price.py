@@ -74,7 +74,7 @@ class CostModel:
         PricingError
             Under `strict`, if any lane is neither measured nor interpolated.
         """
-        work = KINDS[kind](self.case, point)
+        work = KINDS[kind].work(self.case, point)
         price = self._priced(kind, work, point)
         if self.strict and np.max(price.rank) >= len(STRICT_SOURCES):
             raise PricingError(
@@ -106,7 +106,7 @@ class CostModel:
     def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point) -> Price:
         """Price sparse attention that was not measured as dense attention over what it reads."""
         at = replace(point, context_tokens=tokens.astype(np.int64))
-        dense = self._priced("attn_dense", KINDS["attn_dense"](self.case, at), at)
+        dense = self._priced("attn_dense", KINDS["attn_dense"].work(self.case, at), at)
         mean = np.maximum(dense.mean_s, self.floor_s(work))
         return Price(mean, np.maximum(dense.rank, _rank("scaled")), origin=dense.origin)
 
@@ -150,7 +150,7 @@ class CostModel:
             # nothing about this one.
             return self._floor(work)
         there = CostModel(self.profile, self.case.measured_with(holds_for))
-        reference = KINDS[kind](there.case, point)
+        reference = KINDS[kind].work(there.case, point)
         price = there._looked_up(reference)
         if price is None:
             return self._floor(work)

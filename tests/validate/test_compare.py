@@ -10,7 +10,7 @@ from pairs import measured, predicted, write
 from essim.errors import InputError
 from essim.hardware.profile import find_profile, load_profile
 from essim.results.rows import COLUMNS, result_files
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.validate.binomial import clopper_pearson
 from essim.validate.calibration import calibration_points, on_the_grid
