@@ -164,8 +164,8 @@ def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
     InputError
         If the trace does not say its mode, or the real run has no trace of that step.
     """
-    from essim.validate.compare import op_errors
     from essim.validate.measured_run import read_trace
+    from essim.validate.traces import op_errors
 
     of, mine = read_trace(predicted)
     if "mode" not in of:

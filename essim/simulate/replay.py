@@ -93,7 +93,7 @@ class Run:
         """Return where a mean step goes on the main stream: seconds by kind, and `WAITING`."""
         main = Counter(op.kind for op in self.ops if op.stream == MAIN_STREAM)
         times_s = {k: float(self.prices[k].mean_s[:steps].mean()) * n for k, n in main.items()}
-        idle_ps = self.step_ps[:steps] - self.busy_ps[MAIN_STREAM][:steps]
+        idle_ps = self.step_ps[:steps] - self.busy_ps["gpu"][:steps]
         return times_s | {WAITING: float(idle_ps.mean()) / PS_PER_S}
 
     def attention_s(self, steps: int) -> float:
@@ -154,10 +154,13 @@ def _run(
     ]
     last = [Graph.of(ops).last_main]
     step_ps, unrouted_ps = (finish(ops, rows, last)[0] for rows in (durations, free))
-    busy = {stream: zero.copy() for stream in (MAIN_STREAM, "cpu")}
+    place = point.routing.placement
+    busy = {device: zero.copy() for device in ("gpu", "cpu")}
     for op, row in zip(ops, durations, strict=True):
-        if op.stream in busy:
-            busy[op.stream] += row
+        if op.stream == MAIN_STREAM:
+            busy["gpu"] += row
+        elif op.stream == place.stream and place.hands_over:
+            busy["cpu"] += row
     return Run(ops, prices, durations, step_ps, unrouted_ps, busy)
 
 

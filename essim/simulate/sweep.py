@@ -17,7 +17,6 @@ from essim.simulate.replay import Run, run_decode, run_prefill
 from essim.simulate.scenario import Scenario
 from essim.simulate.uncertainty import PERCENTILES, Values, drawn_steps_s
 from essim.step.kinds import priced_names
-from essim.step.ops import MAIN_STREAM
 from essim.text.units import PS_PER_S
 
 
@@ -151,7 +150,7 @@ class Simulator:
                 "tpot_s": step_s,
                 "decode_tokens_per_s": load.batch / step_s,
                 "exposed_routing_s": exposed_ps / PS_PER_S / steps,
-                "gpu_busy_frac": int(run.busy_ps[MAIN_STREAM][:steps].sum()) / decode_ps,
+                "gpu_busy_frac": int(run.busy_ps["gpu"][:steps].sum()) / decode_ps,
                 "cpu_busy_frac": int(run.busy_ps["cpu"][:steps].sum()) / decode_ps,
                 "measured_frac": sources.measured_frac,
                 "price_sources": sources.text,
