@@ -190,15 +190,15 @@ def _durations_ps(
 ) -> list[Picoseconds]:
     """Return each op's durations; ops of a kind share a row unless its price is spread."""
     shared = {kind: _to_ps(price.mean_s) for kind, price in prices.items()}
-    spread_ops = [op.name for op in ops if prices[op.kind].spread]
-    z = dict(zip(spread_ops, normals(seed, len(spread_ops), steps), strict=True))
+    drawn = [op.name for op in ops if prices[op.kind].distribution]
+    z = dict(zip(drawn, normals(seed, len(drawn), steps), strict=True))
     rows = []
     for op in ops:
-        spread = prices[op.kind].spread
-        if spread is None:
+        distribution = prices[op.kind].distribution
+        if distribution is None:
             rows.append(shared[op.kind])
         else:
-            rows.append(_to_ps(spread.times_s(z[op.name])))
+            rows.append(_to_ps(distribution.times_s(z[op.name])))
     return rows
 
 

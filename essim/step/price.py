@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essim.errors import PricingError
-from essim.hardware.distribution import Spread
+from essim.hardware.distribution import Distribution
 from essim.hardware.profile import HardwareProfile, ProfileSpec
 from essim.step.kinds import KINDS, Case, Point, Work
 
@@ -39,7 +39,7 @@ class Price:
         table, never below the roofline), ``scaled`` (a table of other settings times the ratio of
         the rooflines), ``roofline`` (no table: bytes, FLOPs and launches over the device's peaks),
         ``assumed``.
-    spread
+    distribution
         The time as a distribution, where the table carries one.
     origin
         The table behind it and the keys there; empty where there is none.
@@ -47,7 +47,7 @@ class Price:
 
     mean_s: Values
     rank: NDArray[np.int8]
-    spread: Spread | None = None
+    distribution: Distribution | None = None
     origin: tuple[str, ...] = ()
 
 
@@ -85,7 +85,7 @@ class CostModel:
         shape = point.context_tokens.shape
         mean_s = np.broadcast_to(price.mean_s, shape)
         rank = np.broadcast_to(price.rank, shape)
-        return Price(mean_s, rank, price.spread, price.origin)
+        return Price(mean_s, rank, price.distribution, price.origin)
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
         spec = self.profile.spec
@@ -132,9 +132,9 @@ class CostModel:
         guess = np.where(line > floor, _rank("assumed"), _rank("roofline"))
         beyond = np.where(lookup.far, guess, _rank("extrapolated"))
         rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
-        spread = None if lookup.spread is None else lookup.spread.scaled_to(mean)
+        distribution = None if lookup.distribution is None else lookup.distribution.scaled_to(mean)
         keys = (str(work.keys.get(key)) for key in table.keys)
-        return Price(mean, rank, spread, (work.table, *keys))
+        return Price(mean, rank, distribution, (work.table, *keys))
 
     def _scaled(self, kind: str, work: Work, point: Point) -> Price:
         """Price other settings than a table's: its price there times the ratio of the floors.
@@ -159,8 +159,8 @@ class CostModel:
         ratio = self.floor_s(work, values) / there.floor_s(reference, values)
         mean = np.maximum(price.mean_s * ratio, self.floor_s(work))
         rank = np.maximum(price.rank, _rank("scaled"))
-        spread = None if price.spread is None else price.spread.scaled_to(mean)
-        return Price(mean, rank, spread, price.origin)
+        distribution = None if price.distribution is None else price.distribution.scaled_to(mean)
+        return Price(mean, rank, distribution, price.origin)
 
     def _mismatch(self, work: Work) -> str:
         """Return the first setting the table does not hold for, or an empty string."""

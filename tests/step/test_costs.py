@@ -141,10 +141,10 @@ def test_a_side_stream_with_a_kernel_that_was_not_measured_is_scaled() -> None:
 def test_the_cpu_router_carries_its_distribution() -> None:
     found, sources = price("cpu_route")
     assert sources == ["measured"]
-    assert found.spread is not None
-    times = found.spread.times_s(np.array([0.0, 2.3263478740408408]))
+    assert found.distribution is not None
+    times = found.distribution.times_s(np.array([0.0, 2.3263478740408408]))
     assert times == pytest.approx([27e-6, 64e-6])
-    assert found.spread.mean_s() == pytest.approx(found.mean_s)
+    assert found.distribution.mean_s() == pytest.approx(found.mean_s)
 
 
 def test_small_payloads_cost_their_bytes_over_the_link() -> None:
