@@ -12,8 +12,8 @@ from collections.abc import Callable
 from essim.engines import finish_des, finish_maxplus
 from essim.engines.graph import Graph
 from essim.hardware.profile import shipped
+from essim.simulate.plan import load_scenario
 from essim.simulate.replay import run_decode
-from essim.simulate.scenario import load_scenario
 from essim.simulate.sweep import Simulator
 
 DES_STEPS = 40

@@ -26,6 +26,26 @@ class EssimError(Exception):
         super().__init__(message + (f". {hint}" if hint else ""))
 
 
+class BadValueError(ValueError):
+    """A value that cannot be: what is wrong and what to do, for whoever knows where it stands.
+
+    Parameters
+    ----------
+    message, hint
+        As of `EssimError`.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message + (f". {hint}" if hint else ""))
+
+    @staticmethod
+    def of(error: ValueError) -> BadValueError:
+        """Return any `ValueError` as one of these."""
+        return error if isinstance(error, BadValueError) else BadValueError(str(error))
+
+
 class InputError(EssimError):
     """Bad usage or input (exit 2): says where, which key, what is wrong and what to do."""
 

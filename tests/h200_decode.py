@@ -10,8 +10,9 @@ from statistics import mean
 from h200 import H200, ROOT
 
 from essim.engines import finish_maxplus
+from essim.simulate.plan import load_scenario
 from essim.simulate.replay import run_decode
-from essim.simulate.scenario import Scenario, load_scenario
+from essim.simulate.scenario import Scenario
 
 FOLDER = ROOT / "reports" / "data" / "h200-decode"
 BATCHES, CONTEXTS, BUDGETS = (1, 2, 4, 8, 16), (4480, 7424, 11520), (128, 256)

@@ -21,7 +21,7 @@ def steps(draw: st.DrawFn, most_ops: int = 25, most_lanes: int = 5):
         previous = sorted(draw(st.sets(st.integers(0, count - 1), max_size=2)))
         ops.append(
             Op(
-                name=f"op{i}",
+                stage=f"op{i}",
                 kind="any",
                 stream=stream,
                 waits=tuple(f"op{j}" for j in waits),

@@ -23,7 +23,7 @@ from essim.cli.options import (
     warn_of_old_kernels,
 )
 from essim.cli.validation import compare, validate
-from essim.errors import TORCH_HINT, AbsentError, InputError
+from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
 if TYPE_CHECKING:
     from essim.simulate.scenario import Scenario
@@ -224,9 +224,8 @@ def list_(
     else:
         try:
             entries = listing.tables(find_profile(name, Path()))
-        except ValueError as error:
-            message, _, hint = str(error).partition("; ")
-            raise InputError(message, hint) from None
+        except BadValueError as error:
+            raise InputError(error.message, error.hint) from None
         entries = entries or [{"name": name, "about": "nothing measured"}]
     if as_json:
         print_json({what.value: entries})
@@ -258,7 +257,8 @@ def _load(
     scenario: str, overrides: list[str], engine: Engine, strict: bool, seed: int
 ) -> tuple[Path, Scenario, list[Scenario], Simulator]:
     """Return the scenario's file, base point, grid points, and a simulator for them."""
-    from essim.simulate.scenario import find_scenario, load_scenario
+    from essim.simulate.plan import load_scenario
+    from essim.simulate.scenario import find_scenario
     from essim.simulate.sweep import Simulator
 
     file = find_scenario(scenario)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from essim.errors import EssimError
 from essim.hardware import profile as _hardware
+from essim.hardware.spec import ProfileSpec
 from essim.methods import routing
 from essim.methods import selectors as _selectors
 from essim.model import shape as model
+from essim.step.kinds import priced_names
 
 Entries = list[dict[str, str]]
 
@@ -39,7 +41,7 @@ def hardware() -> Entries:
             try:
                 with warnings.catch_warnings():  # of cells, which loading it alone says
                     warnings.simplefilter("ignore")
-                    profile = _hardware.load_profile(file)
+                    profile = _hardware.load_profile(file, priced_names())
             except EssimError as error:
                 entries[file.stem] = f"cannot be read: {error}"
                 continue
@@ -52,7 +54,7 @@ def hardware() -> Entries:
     return [{"name": name, "about": about} for name, about in entries.items()]
 
 
-def _about(spec: _hardware.ProfileSpec) -> str:
+def _about(spec: ProfileSpec) -> str:
     """Return a profile's devices, and its tables with their held-out errors."""
     state = "provisional; " if spec.provisional else ""
     tables = []
@@ -67,7 +69,7 @@ def _about(spec: _hardware.ProfileSpec) -> str:
 
 def tables(file: Path) -> Entries:
     """Return a profile's tables with their points and held-out errors."""
-    profile = _hardware.load_profile(file)
+    profile = _hardware.load_profile(file, priced_names())
     entries = []
     for name, table in profile.spec.tables.items():
         points = sum(grid.size for grid in profile.tables[name].grids.values())

@@ -19,7 +19,7 @@ from essim.cli.options import (
     say_written,
     warn_of_old_kernels,
 )
-from essim.errors import TORCH_HINT, AbsentError, InputError
+from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
 if TYPE_CHECKING:
     from essim.hardware.profile import HardwareProfile
@@ -76,7 +76,8 @@ def validate(
             raise
         raise AbsentError("a real run needs torch", TORCH_HINT) from None
     from essim.results.rows import manifest
-    from essim.simulate.scenario import find_scenario, load_scenario
+    from essim.simulate.plan import load_scenario
+    from essim.simulate.scenario import find_scenario
     from essim.simulate.sweep import Simulator
     from essim.text.files import check_outputs
     from essim.validate.compare import compare as compared
@@ -143,14 +144,15 @@ def _deliver(
 def _profiles(names: set[str]) -> list[HardwareProfile]:
     """Return the profiles that predictions were made with, those that are found here."""
     from essim.hardware.profile import find_profile, load_profile
+    from essim.step.kinds import priced_names
 
     found = []
     for name in sorted(names):
         try:
             file = find_profile(name, Path())
-        except ValueError:
+        except BadValueError:
             continue
-        found.append(load_profile(file))
+        found.append(load_profile(file, priced_names()))
     return found
 
 
@@ -162,8 +164,8 @@ def _traced(predicted: Path, folder: Path) -> dict[str, Any]:
     InputError
         If the trace does not say its mode, or the real run has no trace of that step.
     """
-    from essim.validate.compare import op_errors
     from essim.validate.measured_run import read_trace
+    from essim.validate.traces import op_errors
 
     of, mine = read_trace(predicted)
     if "mode" not in of:

@@ -27,7 +27,7 @@ def _normal_cdf(z: Values) -> Values:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Distribution:
     """A time as a distribution: its logarithm is linear in z between known percentiles.
 
     With a median and a 99th percentile alone this is a log-normal.
@@ -72,6 +72,6 @@ class Spread:
             mean += np.exp(start + slope**2 / 2) * (above - below)
         return mean
 
-    def scaled_to(self, mean_s: Values) -> Spread:
+    def scaled_to(self, mean_s: Values) -> Distribution:
         """Return this distribution stretched to have mean `mean_s`."""
-        return Spread(self.z, self.log_s + np.log(mean_s / self.mean_s()))
+        return Distribution(self.z, self.log_s + np.log(mean_s / self.mean_s()))

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from essim.hardware.distribution import Spread, Z
+from essim.hardware.distribution import Distribution, Z
 
 Values = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class Lookup:
     """
 
     mean_s: Values
-    spread: Spread | None
+    distribution: Distribution | None
     on_grid: NDArray[np.bool_]
     inside: NDArray[np.bool_]
     far: NDArray[np.bool_]
@@ -91,26 +91,27 @@ class Grid:
         inside = np.all([p == c for p, c, _ in pairs], axis=0)
         on_grid = np.all([np.isin(p, axis) for p, _, axis in pairs], axis=0)
         found = {name: self._between(name, points) for name in self.values}
-        spread = self._spread(clamped)
+        distribution = self._distribution(clamped)
         mean = found.get("mean_s", found.get("p50_s"))
-        if spread is not None:
-            inside_mean = spread.mean_s()
+        if distribution is not None:
+            inside_mean = distribution.mean_s()
             if "mean_s" not in found:
                 # Off the grid the median's line says how much more the whole distribution takes.
-                mean = inside_mean * found["p50_s"] / np.exp(spread.log_s[spread.z.index(0.0)])
+                median = np.exp(distribution.log_s[distribution.z.index(0.0)])
+                mean = inside_mean * found["p50_s"] / median
         assert mean is not None
         far = np.any([p > 2 * axis[-1] for p, _, axis in pairs], axis=0)
         back = [np.minimum(p, axis[-1]) for p, _, axis in pairs]
         ahead = [np.maximum(p, axis[0]) for p, _, axis in pairs]
         least, most = (self._moved(points, to, at) for to, at in ((back, -np.inf), (ahead, np.inf)))
-        return Lookup(mean, spread, on_grid, inside, far, least, most)
+        return Lookup(mean, distribution, on_grid, inside, far, least, most)
 
     def _moved(self, points: Sequence[Values], to: Sequence[Values], unmoved: float) -> Values:
         """Return the times of points that are moved, and `unmoved` for those that stay."""
         moved = np.any([p != q for p, q in zip(points, to, strict=True)], axis=0)
         return np.where(moved, self.at(to).mean_s if moved.any() else unmoved, unmoved)
 
-    def _spread(self, clamped: Sequence[Values]) -> Spread | None:
+    def _distribution(self, clamped: Sequence[Values]) -> Distribution | None:
         """Return the distribution at points of the grid, None where the table has none."""
         if "p50_s" not in self.values or "p99_s" not in self.values:
             return None
@@ -118,7 +119,7 @@ class Grid:
         times = [self._between(name, clamped) for name in known]
         # Interpolated percentiles may cross by rounding; a distribution's may not.
         ordered = np.maximum.accumulate(np.log(np.array(times)), axis=0)
-        return Spread(tuple(Z[name] for name in known), ordered)
+        return Distribution(tuple(Z[name] for name in known), ordered)
 
 
 def _split(grid: Grid, i: int, jump: float, jumps: frozenset[float]) -> Grid:

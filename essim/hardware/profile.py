@@ -1,151 +1,20 @@
-"""HardwareProfile: devices, links and measured tables, each number with its source and date."""
+"""HardwareProfile: a profile's numbers with its tables, found by name and loaded."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
-
+from essim.errors import BadValueError
 from essim.hardware.holdout import Ratios, heldout_file, ratios
+from essim.hardware.spec import ProfileSpec, Sourced, TableSpec
 from essim.hardware.table import Table, read_table
 from essim.text.files import is_there
-from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Settings
 from essim.text.yaml import Document, Strict, nearest_hint, read_yaml, validate
-
-T = TypeVar("T")
-
-# Ops whose time is one number of the profile.
-CONSTANTS = ("publish", "await", "host", "anchor_d2h", "key_d2h", "index_h2d")
-# Tables that price ops.
-TABLES = (
-    *("embed", "norm", "rope", "act", "act_plain", "gemm", "head"),
-    *("attn_dense", "attn_sparse", "attn_prefill", "attn_prefill_window"),
-    *("attn_mla", "attn_prefill_mla", "mla_absorb_q", "mla_absorb_v"),
-    *("moe_router", "moe_gate_up", "moe_act", "moe_down"),
-    *("gpu_route_stepwise", "gpu_route_quest", "gpu_route_exact_topk", "gpu_route_fused"),
-    *("gpu_proxy", "gpu_side_slowdown", "proxy_down"),
-    *("cpu_route", "cpu_update", "stage1_select", "summary_build", "summary_build_quest"),
-    *("publish", "await", "anchor_d2h", "key_d2h", "index_h2d", "summary_d2h"),
-)
-DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
-
-
-class Sourced(Strict, Generic[T]):
-    """A number, where it comes from and when.
-
-    `low` and `high` bound it where a range is all that is known: results then carry an interval.
-    `source` is `measured` on this machine, `published` by its maker or a paper, or `assumed`.
-    """
-
-    value: T
-    low: T | None = None
-    high: T | None = None
-    source: Literal["measured", "published", "assumed"]
-    reference: str
-    date: Annotated[str, Field(pattern=DATE)]
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Sourced[T]:
-        low, value, high = (cast("float | None", v) for v in (self.low, self.value, self.high))
-        if (low is None) != (high is None):
-            raise ValueError("a range needs both low and high")
-        if low is not None and high is not None and value is not None and not low <= value <= high:
-            raise ValueError(f"value {value:g} is not between low {low:g} and high {high:g}")
-        return self
-
-
-class Gpu(Strict):
-    """A GPU's peaks as seen by one process; `clock_hz` is what it runs at under load."""
-
-    name: str
-    memory_bytes: Sourced[Bytes]
-    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
-    bf16_flops_per_s: Sourced[FlopsPerSecond]
-    fp8_flops_per_s: Sourced[FlopsPerSecond] | None = None
-    launch_s: Sourced[Seconds]
-    clock_hz: Sourced[Hertz] | None = None
-
-    def flops_per_s(self, dtype: str) -> float:
-        """Return the peak of GEMMs in `dtype`: that of bf16, but fp8 may have its own."""
-        own = self.fp8_flops_per_s if dtype == "fp8" else None
-        return (own or self.bf16_flops_per_s).value
-
-
-class Cpu(Strict):
-    """The host's peaks as seen by one process."""
-
-    name: str
-    cores: Sourced[Annotated[int, Field(ge=1)]]
-    memory_bytes: Sourced[Bytes]
-    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
-    fp32_flops_per_s: Sourced[FlopsPerSecond]
-
-
-class Link(Strict):
-    """One direction between host and GPU: bytes over bandwidth, plus the latency of a flag."""
-
-    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
-    flag_latency_s: Sourced[Seconds]
-
-
-class HeldOut(Strict):
-    """How well a table predicts measured points that are not in it."""
-
-    points: Annotated[int, Field(ge=1)]
-    median_frac: Annotated[float, Field(ge=0)]
-    worst_frac: Annotated[float, Field(ge=0)]
-
-
-class TableSpec(Strict):
-    """How to read one table file, and for which settings its times hold.
-
-    `holds_for` maps a setting to the values the table holds for: a point with another value is not
-    in the table. `jumps` are ticks of an axis, for all keys, right after which its times jump.
-    `kernel_hash` is of the code that was timed, where essim timed its own.
-    """
-
-    keys: list[str] = Field(default_factory=list)
-    axes: Annotated[list[str], Field(min_length=1)]
-    jumps: dict[str, list[float]] = Field(default_factory=dict)
-    holds_for: dict[str, Settings] = Field(default_factory=dict)
-    source: Literal["measured", "published"]
-    reference: str
-    date: Annotated[str, Field(pattern=DATE)]
-    kernel_hash: str = ""
-    note: str = ""
-    heldout: HeldOut | None = None
-
-    @model_validator(mode="after")
-    def _jumps_along_axes(self) -> TableSpec:
-        for axis in self.jumps:
-            if axis not in self.axes:
-                raise ValueError(f"jumps along {axis!r}, no axis; {nearest_hint(axis, self.axes)}")
-        return self
-
-
-class ProfileSpec(Strict):
-    """A hardware profile's YAML.
-
-    `reference` names another profile, whose measured times are carried over where this one has
-    none: what is latency as it is, bytes and FLOPs by the peaks of both devices.
-    """
-
-    name: str
-    provisional: bool = False
-    description: str
-    reference: str | None = None
-    gpu: Gpu
-    cpu: Cpu
-    d2h: Link
-    h2d: Link
-    provenance: dict[str, str | int | float | None] = Field(default_factory=dict)
-    constants: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
-    tables: dict[str, TableSpec] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -253,12 +122,12 @@ def find_profile(name: str, folder: Path) -> Path:
 
     Raises
     ------
-    ValueError
+    BadValueError
         If it is nowhere.
     """
     if name.endswith((".yaml", ".yml")):
         if not is_there(folder / name):
-            raise ValueError(f"no file {folder / name}; Check the path")
+            raise BadValueError(f"no file {folder / name}", "Check the path")
         return folder / name
     for place in profile_folders():
         if is_there(place / f"{name}.yaml"):
@@ -266,11 +135,16 @@ def find_profile(name: str, folder: Path) -> Path:
     known = sorted({file.stem for place in profile_folders() for file in place.glob("*.yaml")})
     made = f" (`essim measure --profile {name}` makes one of this machine)"
     made = made if name and Path(name).name == name and not Path(name).suffix else ""
-    raise ValueError(f"no hardware profile {name!r}{made}; {nearest_hint(name, known)}")
+    raise BadValueError(f"no hardware profile {name!r}{made}", nearest_hint(name, known))
 
 
-def load_profile(file: Path) -> HardwareProfile:
+def load_profile(file: Path, known: Mapping[str, Sequence[str]] | None = None) -> HardwareProfile:
     """Read a profile and all its tables.
+
+    Parameters
+    ----------
+    known
+        The names that ``constants`` and ``tables`` may have, others are refused; default any.
 
     Raises
     ------
@@ -279,28 +153,19 @@ def load_profile(file: Path) -> HardwareProfile:
     """
     document = read_yaml(file)
     spec = validate(ProfileSpec, document.data, document)
-    for part, named, known in (
-        ("constants", spec.constants, CONSTANTS),
-        ("tables", spec.tables, TABLES),
-    ):
-        for name in named:
-            if name not in known:
-                hint = nearest_hint(name, known)
+    for part, names in (known or {}).items():
+        for name in getattr(spec, part):
+            if name not in names:
+                hint = nearest_hint(name, names)
                 raise document.error("no op is priced by this", hint, at=(part, name))
-    tables = {}
+    tables: dict[str, Table] = {}
     heldout: dict[tuple[str, ...], Ratios] = {}
     for name, table in spec.tables.items():
         path = table_file(file, name)
         if not path.exists():
             raise document.error(f"the table file {path} does not exist", at=("tables", name))
         tables[name] = read_table(path, name, table.keys, table.axes, table.jumps)
-        for axis, jumps in table.jumps.items():
-            for grid in tables[name].grids.values():
-                ticks = grid.axes[table.axes.index(axis)].tolist()
-                for jump in set(jumps) - set(ticks[:-1]):
-                    hint = f"One of {', '.join(f'{tick:g}' for tick in ticks[:-1])}"
-                    where = ("tables", name, "jumps", axis)
-                    raise document.error(f"{jump:g} is no tick with one behind it", hint, at=where)
+        _check_jumps(tables[name], table, document)
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}
@@ -321,3 +186,14 @@ def _reference(spec: ProfileSpec, document: Document) -> HardwareProfile | None:
         hint = "Name a profile with tables of its own"
         raise document.error(f"{spec.reference} has a reference itself", hint, at=("reference",))
     return found
+
+
+def _check_jumps(table: Table, spec: TableSpec, document: Document) -> None:
+    """Refuse jumps that are not right after a tick with one behind it."""
+    for axis, jumps in spec.jumps.items():
+        for grid in table.grids.values():
+            ticks = grid.axes[spec.axes.index(axis)].tolist()
+            for jump in set(jumps) - set(ticks[:-1]):
+                hint = f"One of {', '.join(f'{tick:g}' for tick in ticks[:-1])}"
+                where = ("tables", table.name, "jumps", axis)
+                raise document.error(f"{jump:g} is no tick with one behind it", hint, at=where)

@@ -87,13 +87,19 @@ def read_table(
         key: replace(_grid(file, name, key, axes, points, columns), jumps=after)
         for key, points in rows.items()
     }
-    for key, grid in grids.items():
-        fallen = 0 if name == SLOWDOWN else grid.fallen_cells(axes)
+    table = Table(name, tuple(keys), tuple(axes), grids)
+    _warn_of_falls(file, table)
+    return table
+
+
+def _warn_of_falls(file: Path, table: Table) -> None:
+    """Warn of times that fall along an axis along which work grows."""
+    for key, grid in table.grids.items():
+        fallen = 0 if table.name == SLOWDOWN else grid.fallen_cells(table.axes)
         if fallen:
             where = f"{file} {' '.join(key)}".strip()
             message = f"{where}: {fallen} cells are faster than a smaller one; kept"
-            warnings.warn(message, stacklevel=2)
-    return Table(name, tuple(keys), tuple(axes), grids)
+            warnings.warn(message, stacklevel=3)
 
 
 def read_lines(

@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from essim.errors import BadValueError
 from essim.model.shape import Count
 from essim.text.yaml import Strict, nearest_hint
 
-Where = Literal["gpu", "gpu_side", "cpu"]
 Anchor = Literal["target", "in", "mid", "mix"]
 Early = Literal["in", "mid"]
 
-# What each pairing means, or why it is refused.
-_REFUSED = {
-    ("gpu", "in"): "inline routing overlaps with nothing, so an early anchor buys nothing",
-    ("gpu", "mid"): "inline routing overlaps with nothing, so an early anchor buys nothing",
-    ("gpu", "mix"): "inline routing overlaps with nothing, so an early anchor buys nothing",
-    ("gpu_side", "target"): "the layer's own query leaves nothing to overlap with",
+
+@dataclass(frozen=True)
+class Placement:
+    """What it means to route at one place; `essim.step.ops` has the ops of each.
+
+    Attributes
+    ----------
+    stream
+        The stream that its router runs on.
+    device
+        Whose router it is: page summaries and proxy factors lie in its memory.
+    refused
+        Anchors that make no sense there, and why.
+    """
+
+    stream: str
+    device: Literal["gpu", "cpu"]
+    refused: Mapping[Anchor, str] = field(default_factory=dict)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether anchors, keys and indices go between the GPU and the router's own memory."""
+        return self.device == "cpu"
+
+
+_NO_OVERLAP = "inline routing overlaps with nothing, so an early anchor buys nothing"
+PLACEMENTS = {
+    "gpu": Placement("gpu", "gpu", dict.fromkeys(("in", "mid", "mix"), _NO_OVERLAP)),
+    "gpu_side": Placement(
+        *("gpu_side", "gpu"), {"target": "the layer's own query leaves nothing to overlap with"}
+    ),
+    "cpu": Placement("cpu", "cpu"),
 }
+
+
+def _known_place(name: Any) -> Any:
+    if name not in list(PLACEMENTS):
+        *most, last = map(repr, PLACEMENTS)
+        raise BadValueError(f"input should be {', '.join(most)} or {last} (got {name!r})")
+    return name
+
+
+def _list_places(schema: dict[str, Any]) -> None:
+    schema["enum"] = list(PLACEMENTS)
+
+
+Where = Annotated[str, BeforeValidator(_known_place), Field(json_schema_extra=_list_places)]
 
 # The published shortcut for 32-layer models: Mid up to this target layer, In above.
 _MIX_LAYERS = 32
@@ -58,23 +99,26 @@ class Routing(Strict):
 
     @model_validator(mode="after")
     def _sensible(self) -> Routing:
-        reason = _REFUSED.get((self.where, self.anchor))
-        if reason:
-            allowed = ", ".join(
-                a for a in ("target", "in", "mid", "mix") if (self.where, a) not in _REFUSED
-            )
-            raise ValueError(
-                f"where {self.where} with anchor {self.anchor} is refused: {reason}; "
-                f"anchors for {self.where}: {allowed}"
+        refused = self.placement.refused
+        if self.anchor in refused:
+            allowed = ", ".join(anchor for anchor in get_args(Anchor) if anchor not in refused)
+            raise BadValueError(
+                f"where {self.where} with anchor {self.anchor} is refused: {refused[self.anchor]}",
+                f"Anchors for {self.where}: {allowed}",
             )
         if self.mix is not None and self.anchor != "mix":
-            raise ValueError(f"mix is given, but anchor is {self.anchor}; use anchor: mix")
+            raise BadValueError(f"mix is given, but anchor is {self.anchor}", "Use anchor: mix")
         return self
+
+    @property
+    def placement(self) -> Placement:
+        """What `where` means."""
+        return PLACEMENTS[self.where]
 
     @property
     def name(self) -> str:
         """Canonical name, such as ``cpu-mid`` or ``gpu-target-fused``."""
-        fused = self.where != "cpu" and self.kernel == "fused"
+        fused = self.placement.device == "gpu" and self.kernel == "fused"
         return f"{self.where}-{self.anchor}" + ("-fused" if fused else "")
 
     @property
@@ -87,22 +131,22 @@ class Routing(Strict):
 
         Raises
         ------
-        ValueError
+        BadValueError
             If `mix` is needed for this number of layers, or has the wrong length.
         """
         if self.anchor != "mix":
             return [self.anchor] * (layers - 1)
         if self.mix is not None:
             if len(self.mix) != layers - 1:
-                raise ValueError(
-                    f"mix has {len(self.mix)} entries, but {layers - 1} layers are routed; "
-                    "list the anchor of target layers 1, 2, ..."
+                raise BadValueError(
+                    f"mix has {len(self.mix)} entries, but {layers - 1} layers are routed",
+                    "List the anchor of target layers 1, 2, ...",
                 )
             return list(self.mix)
         if layers != _MIX_LAYERS:
-            raise ValueError(
-                f"anchor mix needs a 'mix' list of {layers - 1} anchors for {layers} layers; "
-                f"only {_MIX_LAYERS}-layer models have a published default"
+            raise BadValueError(
+                f"anchor mix needs a 'mix' list of {layers - 1} anchors for {layers} layers",
+                f"Only {_MIX_LAYERS}-layer models have a published default",
             )
         return ["mid" if layer <= _MIX_LAST_MID_LAYER else "in" for layer in range(1, layers)]
 
@@ -133,9 +177,9 @@ def expand_preset(name: str) -> dict[str, str]:
 
     Raises
     ------
-    ValueError
+    BadValueError
         If there is no such preset.
     """
     if name not in PRESETS:
-        raise ValueError(f"no routing {name!r}; {nearest_hint(name, list(PRESETS))}")
+        raise BadValueError(f"no routing {name!r}", nearest_hint(name, list(PRESETS)))
     return dict(PRESETS[name])

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from essim.errors import BadValueError
 from essim.text.yaml import Strict
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
@@ -16,7 +17,7 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 def dtype_bytes(dtype: str) -> int:
     """Return bytes per element of `dtype`; an unknown name is a `ValueError`, never zero bytes."""
     if dtype not in DTYPE_BYTES:
-        raise ValueError(f"unknown dtype {dtype!r}; one of {', '.join(DTYPE_BYTES)}")
+        raise BadValueError(f"unknown dtype {dtype!r}", f"One of {', '.join(DTYPE_BYTES)}")
     return DTYPE_BYTES[dtype]
 
 

@@ -8,9 +8,6 @@ from essim.errors import InputError
 from essim.results.rows import COLUMNS, Row, differing
 from essim.simulate.scenario import Scenario
 
-# Names of routings that wait for the layer's own query end so.
-_WAITS = ("-target", "-target-fused")
-
 
 def map_axes(base: Scenario, rows: Sequence[Row], asked: str | None) -> tuple[str, str] | None:
     """Return the result columns (x, y) of a sweep's map, None if fewer than two axes vary.
@@ -72,7 +69,8 @@ def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, R
     waiting += [
         rate / (1 + float(r["decode_gain_frac"]))
         for p, r, rate in rated
-        if r["decode_gain_frac"] is not None and p.compare.baseline.endswith(_WAITS)
+        if r["decode_gain_frac"] is not None
+        and not p.with_routing(p.compare.baseline).routing.early
     ]
     best = max(rated, key=lambda entry: entry[2], default=None)
     fastest = max(early, key=lambda entry: entry[2], default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from essim.hardware.profile import HardwareProfile
 from essim.model.shape import ModelShape, dtype_bytes
 from essim.results.rows import Row
-from essim.simulate.memory import kv_slots, max_batch, memory
+from essim.simulate.memory import Memory, kv_slots, max_batch, memory
 from essim.simulate.scenario import Scenario
 from essim.text.units import format_bytes
 
@@ -16,51 +16,37 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
     Lines whose `place` is ``per token`` or ``per sequence`` explain the ones below; those of GPU
     and CPU add up to their ``total``.
     """
-    model, load, selector = point.model.rank(), point.workload, point.resolved_selector()
-    need = memory(point, profile)
-    kept = selector.kept_prompt_tokens(load.input_tokens)
-    last = kept + load.output_tokens - 1
-    summary_layer = selector.summary_bytes_per_token_layer(model)
-    lines = [
-        _line(
-            "per token",
-            "KV",
-            _kv_formula(model),
-            model.kv_bytes_per_token(),
-        ),
-        _line(
-            "per sequence",
-            "KV at the last token",
-            f"{kept} kept + {load.output_tokens - 1} new tokens, whole KV blocks",
-            need.kv_bytes // load.batch,
-        ),
+    model, load = point.model.rank(), point.workload
+    kept = point.resolved_selector().kept_prompt_tokens(load.input_tokens)
+    per_sequence = memory(point, profile).kv_bytes // load.batch
+    how = f"{kept} kept + {load.output_tokens - 1} new tokens, whole KV blocks"
+    return [
+        _line("per token", "KV", _kv_formula(model), model.kv_bytes_per_token()),
+        _line("per sequence", "KV at the last token", how, per_sequence),
+        *_summary_lines(point, profile),
+        *_pools(point, profile),
     ]
-    if summary_layer:
-        served = point.model.tp if need.summary_cpu_bytes else 1
-        ranks = f", of {served} ranks" if served > 1 else ""
-        full = model.full_layers()
-        routed = sum(layer >= selector.dense_layers() for layer in full)
-        lines += [
-            _line(
-                "per token",
-                "summary",
-                f"min and max of {model.kv_width} key values a page x {len(full)} layers",
-                round(summary_layer * len(full)),
-            ),
-            _line(
-                "per token",
-                "summary that is read",
-                f"{routed} layers: the first {selector.dense_layers()} attend densely",
-                round(summary_layer * routed),
-            ),
-            _line(
-                "per sequence",
-                "summary at the last token",
-                f"{last} tokens, whole KV blocks" + ranks,
-                (need.summary_gpu_bytes + need.summary_cpu_bytes) // load.batch,
-            ),
-        ]
-    return lines + _pools(point, profile)
+
+
+def _summary_lines(point: Scenario, profile: HardwareProfile) -> list[Row]:
+    """Return the lines that explain the page summaries, none where there are none."""
+    model, load, selector = point.model.rank(), point.workload, point.resolved_selector()
+    layer_bytes = selector.summary_bytes_per_token_layer(model)
+    if not layer_bytes:
+        return []
+    need, full = memory(point, profile), model.full_layers()
+    last = selector.kept_prompt_tokens(load.input_tokens) + load.output_tokens - 1
+    served = point.model.tp if need.summary_cpu_bytes else 1
+    routed, dense = sum(i >= selector.dense_layers() for i in full), selector.dense_layers()
+    made_of = f"{selector.summary_of} of {model.kv_width} key values a page x {len(full)} layers"
+    read = f"{routed} layers: the first {dense} attend densely"
+    how = f"{last} tokens, whole KV blocks" + (f", of {served} ranks" if served > 1 else "")
+    held = (need.summary_gpu_bytes + need.summary_cpu_bytes) // load.batch
+    return [
+        _line("per token", "summary", made_of, round(layer_bytes * len(full))),
+        _line("per token", "summary that is read", read, round(layer_bytes * routed)),
+        _line("per sequence", "summary at the last token", how, held),
+    ]
 
 
 def _kv_formula(model: ModelShape) -> str:
@@ -79,46 +65,46 @@ def _kv_formula(model: ModelShape) -> str:
 
 def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
     """Return the lines of GPU and CPU, each with its total and what is free."""
-    need, batch = memory(point, profile), point.workload.batch
-    selector = point.resolved_selector()
-    share = point.memory.reserve_frac
-    kv = max(need.kv_bytes, need.kv_peak_bytes)
-    at_peak = need.kv_peak_bytes > need.kv_bytes
-    when = "while the last prompt is prefilled, before eviction" if at_peak else "at the last token"
-    scores = "stage-1 scores, " if selector.evicts(point.workload.input_tokens) else ""
-    gpu_lines = [
-        (
-            "weights",
-            f"{point.model.weight_dtype}; embedding, LM head, norms 16-bit",
-            need.weight_bytes,
-        ),
-        ("KV pool", f"{batch} sequences, {when}", kv),
-        ("recurrent states", f"{batch} sequences", need.state_bytes),
-        ("summary pool", f"{batch} sequences", need.summary_gpu_bytes),
-        ("proxy factors", "low-rank W_q on the GPU", need.proxy_gpu_bytes),
-        ("activations", f"prefill of one prompt, {scores}logits", need.activation_bytes),
-        (
-            "reserve",
-            f"{share:.0%}: context, workspaces, graphs, fragmentation",
-            need.reserve_gpu_bytes,
-        ),
-    ]
-    cpu_lines = [
-        ("summary pool", f"{batch} sequences", need.summary_cpu_bytes),
-        ("proxy factors", "low-rank W_q on the CPU", need.proxy_cpu_bytes),
-        ("reserve", f"{share:.0%} of the host", need.reserve_cpu_bytes),
-    ]
-    gpu_has = int(profile.spec.gpu.memory_bytes.value)
-    cpu_has = int(profile.spec.cpu.memory_bytes.value)
+    need, spec = memory(point, profile), profile.spec
     rows = []
-    for place, has, total, lines in (
-        ("GPU", gpu_has, need.gpu_bytes, gpu_lines),
-        ("CPU", cpu_has, need.cpu_bytes, cpu_lines),
+    for place, has_bytes, total, lines in (
+        ("GPU", int(spec.gpu.memory_bytes.value), need.gpu_bytes, _gpu_lines(point, need)),
+        ("CPU", int(spec.cpu.memory_bytes.value), need.cpu_bytes, _cpu_lines(point, need)),
     ):
         rows += [_line(place, what, how, count) for what, how, count in lines if count]
         rows.append(_line(place, "total", "the sum of these", total))
-        rows.append(_line(place, "free", f"of {has / 1e9:.1f} GB", has - total))
+        free = f"of {has_bytes / 1e9:.1f} GB"
+        rows.append(_line(place, "free", free, has_bytes - total))
     return rows
+
+
+def _gpu_lines(point: Scenario, need: Memory) -> list[tuple[str, str, int]]:
+    """Return what is on the GPU: what, how it is made up, bytes."""
+    sequences, prompt = f"{point.workload.batch} sequences", point.workload.input_tokens
+    at_peak = need.kv_peak_bytes > need.kv_bytes
+    when = "while the last prompt is prefilled, before eviction" if at_peak else "at the last token"
+    scores = "stage-1 scores, " if point.resolved_selector().evicts(prompt) else ""
+    weights = f"{point.model.weight_dtype}; embedding, LM head, norms 16-bit"
+    reserve = f"{point.memory.reserve_frac:.0%}: context, workspaces, graphs, fragmentation"
+    return [
+        ("weights", weights, need.weight_bytes),
+        ("KV pool", f"{sequences}, {when}", max(need.kv_bytes, need.kv_peak_bytes)),
+        ("recurrent states", sequences, need.state_bytes),
+        ("summary pool", sequences, need.summary_gpu_bytes),
+        ("proxy factors", "low-rank W_q on the GPU", need.proxy_gpu_bytes),
+        ("activations", f"prefill of one prompt, {scores}logits", need.activation_bytes),
+        ("reserve", reserve, need.reserve_gpu_bytes),
+    ]
+
+
+def _cpu_lines(point: Scenario, need: Memory) -> list[tuple[str, str, int]]:
+    """Return what is on the host: what, how it is made up, bytes."""
+    reserve = f"{point.memory.reserve_frac:.0%} of the host"
+    return [
+        ("summary pool", f"{point.workload.batch} sequences", need.summary_cpu_bytes),
+        ("proxy factors", "low-rank W_q on the CPU", need.proxy_cpu_bytes),
+        ("reserve", reserve, need.reserve_cpu_bytes),
+    ]
 
 
 def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[str]:
@@ -141,7 +127,7 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
         )
     need, gpu_bytes = memory(point, profile), int(profile.spec.gpu.memory_bytes.value)
     held = need.gpu_bytes - max(need.kv_bytes, need.kv_peak_bytes) - need.summary_gpu_bytes
-    on_gpu = summary and point.routing.where != "cpu"
+    on_gpu = summary and point.routing.placement.device == "gpu"
     # A layer with a window keeps fewer tokens than the others: no one count fits all.
     if not point.model.count("sliding"):
         texts.append(
@@ -195,7 +181,7 @@ def pool_tokens(point: Scenario, budget_bytes: int) -> int:
 
     def on_gpu(tokens: int) -> int:
         kv, summary = pool_bytes(point, tokens)
-        return kv if point.routing.where == "cpu" else kv + summary
+        return kv + summary if point.routing.placement.device == "gpu" else kv
 
     low, high = 0, 1
     while on_gpu(high) <= budget_bytes:

@@ -80,16 +80,10 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
     seen_slots = kv_slots(selector, load.input_tokens + new_tokens)
     kept_slots = kv_slots(selector, kept)
     prompt_slots = kv_slots(selector, load.input_tokens)
-    summary = math.ceil(
-        batch
-        * final_slots
-        * len(model.full_layers())
-        * selector.summary_bytes_per_token_layer(model)
-    )
-    on_cpu = scenario.routing.where == "cpu" and selector.query_conditioned
+    summary = selector.summary_bytes_per_token_layer(model)
+    summary = math.ceil(batch * final_slots * len(model.full_layers()) * summary)
+    on_cpu = scenario.routing.placement.device == "cpu" and selector.query_conditioned
     proxy_gpu, proxy_cpu = _proxy_bytes(scenario, model) if selector.query_conditioned else (0, 0)
-    activations = load.input_tokens * (2 * model.hidden + _widest(model)) * model.activation_bytes
-    scores = model.heads * 32 * load.input_tokens * 4 if selector.evicts(load.input_tokens) else 0
     reserve = scenario.memory.reserve_frac
     return Memory(
         weight_bytes=model.weight_bytes(),
@@ -100,7 +94,8 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
         summary_cpu_bytes=scenario.model.tp * summary if on_cpu else 0,
         proxy_gpu_bytes=proxy_gpu,
         proxy_cpu_bytes=scenario.model.tp * proxy_cpu,
-        activation_bytes=activations + scores + batch * model.vocab * 4,
+        activation_bytes=_prefill_bytes(model, selector, load.input_tokens)
+        + batch * model.vocab * 4,
         reserve_gpu_bytes=math.ceil(reserve * profile.spec.gpu.memory_bytes.value),
         reserve_cpu_bytes=math.ceil(reserve * profile.spec.cpu.memory_bytes.value),
         state_bytes=batch * model.state_bytes(),
@@ -111,6 +106,12 @@ def kv_slots(selector: Selector, tokens: int) -> int:
     """Return token slots: whole KV blocks are allocated."""
     block = selector.table_conditions().get("kv_block_tokens", 1)
     return math.ceil(tokens / block) * block
+
+
+def _prefill_bytes(model: ModelShape, selector: Selector, tokens: int) -> int:
+    """Return bytes of activations of a prompt's prefill, and of its stage-1 scores."""
+    activations = tokens * (2 * model.hidden + _widest(model)) * model.activation_bytes
+    return activations + (model.heads * 32 * tokens * 4 if selector.evicts(tokens) else 0)
 
 
 def _widest(model: ModelShape) -> int:
@@ -131,15 +132,15 @@ def _proxy_bytes(scenario: Scenario, model: ModelShape) -> tuple[int, int]:
     """
     routing, dense = scenario.routing, scenario.selector.dense_layers()
     layers = sum(layer >= dense for layer in model.full_layers())
-    element = model.activation_bytes
+    element, on_cpu = model.activation_bytes, routing.placement.device == "cpu"
     if not routing.early:
         return 0, 0
     if routing.projection_rank is None:
         full = layers * model.hidden * model.q_width * element
-        return (0, full) if routing.where == "cpu" else (0, 0)
+        return (0, full) if on_cpu else (0, 0)
     down = layers * routing.projection_rank * model.hidden * element
     up = layers * routing.projection_rank * model.q_width * element
-    if routing.where != "cpu":
+    if not on_cpu:
         return down + up, 0
     return (down, up) if routing.down_projection == "gpu" else (0, down + up)
 

@@ -15,16 +15,15 @@ from essim.errors import InputError
 from essim.hardware.profile import HardwareProfile
 from essim.simulate.jitter import normals
 from essim.simulate.scenario import Scenario
-from essim.step.kinds import ROUTE_KINDS, Case, Point
+from essim.step.kinds import KINDS, Case, Point
 from essim.step.ops import MAIN_STREAM, Op, decode_step, prefill_step
 from essim.step.price import SOURCES, STRICT_SOURCES, CostModel, Price
 from essim.text.units import PS_PER_S
 
 Picoseconds = NDArray[np.int64]
 
-_GPU_ROUTERS = ("gpu_route_stepwise", "gpu_route_fused")
-# Kinds whose time goes to zero in the "routing costs nothing" comparison.
-_FREE_KINDS = {*ROUTE_KINDS, "summary_d2h"}
+# Time of a step in which the main stream can do nothing until a router is done.
+WAITING = "waiting"
 # Sums over a run stay inside int64 below this.
 _MOST_PS = 1 << 62
 
@@ -75,11 +74,11 @@ class Run:
         Time spent waiting counts as the router's, which is waited for; work that hides does not.
         """
         worst = {k: SOURCES[int(price.rank[:steps].max())] for k, price in self.prices.items()}
-        parts = self.parts_s(steps)
-        routers = [k for k in ("cpu_route", *_GPU_ROUTERS) if k in self.prices]
+        times_s = self.main_stream_s(steps)
+        router = next((op.kind for op in self.ops if op.stage == "route"), WAITING)
         measured_s = 0.0
-        for part, seconds in parts.items():
-            kind = routers[0] if part == "waiting" and routers else part
+        for name, seconds in times_s.items():
+            kind = router if name == WAITING else name
             if kind in self.prices:
                 known = self.prices[kind].rank[:steps] < len(STRICT_SOURCES)
                 measured_s += seconds * float(known.mean())
@@ -88,17 +87,19 @@ class Run:
             named = sorted(kind for kind, found in worst.items() if found == source)
             if named:
                 texts.append(f"{source}: {' '.join(named)}")
-        return Sources("; ".join(texts), worst, measured_s / sum(parts.values()))
+        return Sources("; ".join(texts), worst, measured_s / sum(times_s.values()))
 
-    def parts_s(self, steps: int) -> dict[str, float]:
-        """Return where a mean step goes on the main stream: seconds by kind, and ``waiting``.
-
-        Waiting is the time in which the main stream can do nothing until a router is done.
-        """
+    def main_stream_s(self, steps: int) -> dict[str, float]:
+        """Return where a mean step goes on the main stream: seconds by kind, and `WAITING`."""
         main = Counter(op.kind for op in self.ops if op.stream == MAIN_STREAM)
-        parts = {k: float(self.prices[k].mean_s[:steps].mean()) * n for k, n in main.items()}
-        idle_ps = self.step_ps[:steps] - self.busy_ps[MAIN_STREAM][:steps]
-        return parts | {"waiting": float(idle_ps.mean()) / PS_PER_S}
+        times_s = {k: float(self.prices[k].mean_s[:steps].mean()) * n for k, n in main.items()}
+        idle_ps = self.step_ps[:steps] - self.busy_ps["gpu"][:steps]
+        return times_s | {WAITING: float(idle_ps.mean()) / PS_PER_S}
+
+    def attention_s(self, steps: int) -> float:
+        """Return how much of a mean step on the main stream is attention."""
+        times_s = self.main_stream_s(steps)
+        return sum(s for k, s in times_s.items() if k in KINDS and KINDS[k].part == "attention")
 
 
 def run_decode(
@@ -148,13 +149,18 @@ def _run(
     _check_length(ops, prices, profile)
     durations = _durations_ps(ops, prices, len(at.context_tokens), seed)
     zero = np.zeros_like(at.context_tokens)
-    free = [zero if o.kind in _FREE_KINDS else d for o, d in zip(ops, durations, strict=True)]
+    free = [
+        zero if KINDS[o.kind].part == "routing" else d for o, d in zip(ops, durations, strict=True)
+    ]
     last = [Graph.of(ops).last_main]
     step_ps, unrouted_ps = (finish(ops, rows, last)[0] for rows in (durations, free))
-    busy = {stream: zero.copy() for stream in (MAIN_STREAM, "cpu")}
+    place = point.routing.placement
+    busy = {device: zero.copy() for device in ("gpu", "cpu")}
     for op, row in zip(ops, durations, strict=True):
-        if op.stream in busy:
-            busy[op.stream] += row
+        if op.stream == MAIN_STREAM:
+            busy["gpu"] += row
+        elif op.stream == place.stream and place.hands_over:
+            busy["cpu"] += row
     return Run(ops, prices, durations, step_ps, unrouted_ps, busy)
 
 
@@ -184,15 +190,15 @@ def _durations_ps(
 ) -> list[Picoseconds]:
     """Return each op's durations; ops of a kind share a row unless its price is spread."""
     shared = {kind: _to_ps(price.mean_s) for kind, price in prices.items()}
-    spread_ops = [op.name for op in ops if prices[op.kind].spread]
-    z = dict(zip(spread_ops, normals(seed, len(spread_ops), steps), strict=True))
+    drawn = [op.name for op in ops if prices[op.kind].distribution]
+    z = dict(zip(drawn, normals(seed, len(drawn), steps), strict=True))
     rows = []
     for op in ops:
-        spread = prices[op.kind].spread
-        if spread is None:
+        distribution = prices[op.kind].distribution
+        if distribution is None:
             rows.append(shared[op.kind])
         else:
-            rows.append(_to_ps(spread.times_s(z[op.name])))
+            rows.append(_to_ps(distribution.times_s(z[op.name])))
     return rows
 
 

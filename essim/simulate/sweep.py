@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from essim.engines import pick_engine
-from essim.errors import InputError
+from essim.errors import BadValueError, InputError
 from essim.hardware.profile import HardwareProfile, find_profile, load_profile
 from essim.results.rows import Row, empty_row
 from essim.simulate.memory import max_batch, memory, shortage
 from essim.simulate.replay import Run, run_decode, run_prefill
 from essim.simulate.scenario import Scenario
 from essim.simulate.uncertainty import PERCENTILES, Values, drawn_steps_s
-from essim.step.ops import MAIN_STREAM
+from essim.step.kinds import priced_names
 from essim.text.units import PS_PER_S
 
 
@@ -50,10 +50,9 @@ class Simulator:
         """Return a profile by name or path, loaded once."""
         if name not in self._profiles:
             try:
-                self._profiles[name] = load_profile(find_profile(name, self.folder))
-            except ValueError as error:
-                message, _, hint = str(error).partition("; ")
-                raise InputError(message, hint, key="hardware") from None
+                self._profiles[name] = load_profile(find_profile(name, self.folder), priced_names())
+            except BadValueError as error:
+                raise InputError(error.message, error.hint, key="hardware") from None
         return self._profiles[name]
 
     def rows(
@@ -95,8 +94,8 @@ class Simulator:
     def breakdown(self, point: Scenario) -> list[Row]:
         """Return where a mean decode step goes on the main stream, largest part first."""
         run, steps = self.decode(point), point.workload.output_tokens - 1
-        parts, worst = run.parts_s(steps), run.sources(steps).worst
-        total_s = sum(parts.values())
+        times_s, worst = run.main_stream_s(steps), run.sources(steps).worst
+        total_s = sum(times_s.values())
         return [
             {
                 "part": kind,
@@ -104,7 +103,7 @@ class Simulator:
                 "share_frac": time_s / total_s,
                 "source": worst.get(kind, "simulated"),
             }
-            for kind, time_s in sorted(parts.items(), key=lambda item: -item[1])
+            for kind, time_s in sorted(times_s.items(), key=lambda item: -item[1])
             if time_s > 0
         ]
 
@@ -151,7 +150,7 @@ class Simulator:
                 "tpot_s": step_s,
                 "decode_tokens_per_s": load.batch / step_s,
                 "exposed_routing_s": exposed_ps / PS_PER_S / steps,
-                "gpu_busy_frac": int(run.busy_ps[MAIN_STREAM][:steps].sum()) / decode_ps,
+                "gpu_busy_frac": int(run.busy_ps["gpu"][:steps].sum()) / decode_ps,
                 "cpu_busy_frac": int(run.busy_ps["cpu"][:steps].sum()) / decode_ps,
                 "measured_frac": sources.measured_frac,
                 "price_sources": sources.text,
@@ -206,9 +205,9 @@ class Simulator:
             full = self._times(dense)
             gains["gain_over_dense_frac"] = _gain(row, full, "decode_tokens_per_s")
             if full.get("step_s") is not None:
-                parts_s = self.decode(dense).parts_s(point.workload.output_tokens - 1)
-                attention_s = sum(s for kind, s in parts_s.items() if kind.startswith("attn_"))
-                gains["dense_ceiling_frac"] = _ceiling(attention_s, sum(parts_s.values()))
+                run, steps = self.decode(dense), point.workload.output_tokens - 1
+                all_s = sum(run.main_stream_s(steps).values())
+                gains["dense_ceiling_frac"] = _ceiling(run.attention_s(steps), all_s)
         return gains
 
 
@@ -252,9 +251,10 @@ def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
     final = load.input_tokens + load.output_tokens
     if final > point.model.max_context_tokens:
         return f"{final} tokens exceed the model's context of {point.model.max_context_tokens}"
-    if point.routing.where == "cpu" and point.selector.scans_keys:
+    on_cpu = point.routing.placement.device == "cpu"
+    if on_cpu and point.selector.scans_keys:
         return f"{point.selector.kind} scores every cached key, and the CPU does not have the keys"
     cores = profile.spec.cpu.cores.value
-    if point.routing.where == "cpu" and point.routing.cpu_threads > cores:
+    if on_cpu and point.routing.cpu_threads > cores:
         return f"{point.routing.cpu_threads} router threads on {cores} cores"
     return shortage(point, profile)

@@ -12,7 +12,7 @@ from essim.engines import finish_maxplus
 from essim.engines.graph import Graph
 from essim.results.rows import Row
 from essim.simulate.replay import Run
-from essim.step.kinds import ROUTE_KINDS
+from essim.step.kinds import KINDS
 from essim.step.ops import MAIN_STREAM
 from essim.step.price import SOURCES
 from essim.text.units import PS_PER_S
@@ -66,7 +66,8 @@ class Timeline:
             idle = self.start_ps[i] - (self.end_ps[before] if before is not None else 0)
             on_main = op.stream == MAIN_STREAM
             wait_ps = idle if on_main else 0
-            own_ps = self.end_ps[i] - self.start_ps[i] if on_main and op.kind in ROUTE_KINDS else 0
+            routes = KINDS[op.kind].part == "routing"
+            own_ps = self.end_ps[i] - self.start_ps[i] if on_main and routes else 0
             rows.append(
                 {
                     "name": op.name,
@@ -87,12 +88,11 @@ class Timeline:
         """Return the window of a route op beside the main stream, Nones for any other op."""
         op, graph = self.run.ops[i], Graph.of(self.run.ops)
         nothing: Row = {"window_start_s": None, "window_s": None}
-        if not op.name.startswith("route.") or op.stream == MAIN_STREAM:
+        if op.stage != "route" or op.stream == MAIN_STREAM:
             return nothing
-        position = {other.name: j for j, other in enumerate(self.run.ops)}
-        layer = op.name.split(".")[1]
-        anchor = position.get(f"publish.{layer}", position.get(f"slowdown.{layer}"))
-        needed = graph.before[position.get(f"await.{layer}", position[f"attn.{layer}"])]
+        at = {other.stage: j for j, other in enumerate(self.run.ops) if other.layer == op.layer}
+        anchor = at.get("publish", at.get("slowdown"))
+        needed = graph.before[at.get("await", at["attn"])]
         if anchor is None or needed is None:
             return nothing
         length_ps = self.end_ps[needed] - self.end_ps[anchor]

@@ -6,16 +6,16 @@ seconds: an op's `kind` says what is priced, and the engines get durations besid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from essim.errors import InputError
-from essim.methods.routing import Anchor, Routing
+from essim.methods.routing import PLACEMENTS, Anchor, Routing
 from essim.methods.selectors import Selector
 from essim.model.shape import ATTENDS, ModelShape
 
 MAIN_STREAM = "gpu"
-STREAMS = ("gpu", "gpu_side", "cpu", "d2h", "h2d")
+STREAMS = tuple(dict.fromkeys((*(place.stream for place in PLACEMENTS.values()), "d2h", "h2d")))
 
 
 @dataclass(frozen=True)
@@ -24,30 +24,41 @@ class Op:
 
     Attributes
     ----------
-    name
-        Unique in its list, such as ``route.7``.
+    stage
+        What it does in its layer, or in its step.
     kind
         What is priced: the name of a row of the cost model.
     stream
         First in, first out in list order; None is a pure delay.
+    layer
+        The layer it is of, or routes for; None is none.
     waits
         Names of earlier ops of the list that must end before this one starts.
     waits_previous
         Names of ops (anywhere in the list) whose run in the previous step must have ended.
     """
 
-    name: str
+    stage: str
     kind: str
     stream: str | None
+    layer: int | None = None
     waits: tuple[str, ...] = ()
     waits_previous: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Unique in its list, such as ``route.7``."""
+        return self.stage if self.layer is None else f"{self.stage}.{self.layer}"
+
 
 @dataclass
-class _Builder:
+class Builder:
     """Collects ops; every op of the main stream follows the one before it.
 
-    `keys` are the layers whose new key no publish has taken to the CPU yet.
+    Attributes
+    ----------
+    keys
+        Layers whose new key no publish has taken to the CPU yet.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -55,14 +66,16 @@ class _Builder:
 
     def add(
         self,
-        name: str,
+        stage: str,
         kind: str,
+        layer: int | None = None,
         stream: str | None = MAIN_STREAM,
         waits: Sequence[str] = (),
         previous: Sequence[str] = (),
     ) -> str:
-        self.ops.append(Op(name, kind, stream, tuple(waits), tuple(previous)))
-        return name
+        """Add an op and return its name."""
+        self.ops.append(Op(stage, kind, stream, layer, tuple(waits), tuple(previous)))
+        return self.ops[-1].name
 
 
 def decode_step(model: ModelShape, selector: Selector, routing: Routing) -> tuple[Op, ...]:
@@ -79,7 +92,7 @@ def decode_step(model: ModelShape, selector: Selector, routing: Routing) -> tupl
         If the model has layers without attention, or several ranks: these have no price yet.
     """
     _check_timed(model)
-    build = _Builder()
+    build = Builder()
     anchors: list[Anchor | None] = [None] * (model.layers + 1)
     if selector.query_conditioned:
         first = selector.dense_layers()
@@ -92,7 +105,8 @@ def decode_step(model: ModelShape, selector: Selector, routing: Routing) -> tupl
     build.add("norm_final", "norm")
     build.add("head", "head")
     for layer in build.keys:
-        _update(build, layer, build.add(f"publish_key.{layer}", "publish"))
+        published = build.add("publish_key", "publish", layer)
+        _update(build, layer, published, routing.placement.stream)
     build.add("host", "host")
     return tuple(build.ops)
 
@@ -115,7 +129,7 @@ def _check_timed(model: ModelShape) -> None:
 
 
 def _layer(
-    build: _Builder,
+    build: Builder,
     model: ModelShape,
     layer: int,
     own: Anchor | None,
@@ -124,35 +138,36 @@ def _layer(
     selector: Selector,
 ) -> None:
     """Add one layer: `own` is its anchor (None: not routed), `following` the next layer's."""
+    place, route = routing.placement, ROUTES[routing.where]
     if following == "in":
-        _route_early(build, layer + 1, routing)
+        route(build, layer + 1, routing)
     _before_attention(build, model, layer)
     if model.mla:
-        build.add(f"absorb_q.{layer}", "mla_absorb_q")
+        build.add("absorb_q", "mla_absorb_q", layer)
     if own == "target":
-        _route_own(build, layer, routing)
-    elif own is not None and routing.where == "cpu":
+        route(build, layer, routing)
+    elif own is not None and place.hands_over:
         build.keys.append(layer)
     waits: list[str] = []
-    if own is not None and routing.where == "cpu":
-        build.add(f"await.{layer}", "await", waits=[f"index_h2d.{layer}"])
-    elif own is not None and routing.where == "gpu_side":
+    if own is not None and place.hands_over:
+        build.add("await", "await", layer, waits=[f"index_h2d.{layer}"])
+    elif own is not None and place.stream != MAIN_STREAM:
         waits = [f"route.{layer}"]
-    build.add(f"attn.{layer}", _attention(model, layer, selector), waits=waits)
+    build.add("attn", _attention(model, layer, selector), layer, waits=waits)
     if model.mla:
-        build.add(f"absorb_v.{layer}", "mla_absorb_v")
-    build.add(f"o.{layer}", "gemm_o")
+        build.add("absorb_v", "mla_absorb_v", layer)
+    build.add("o", "gemm_o", layer)
     if following == "mid":
-        _route_early(build, layer + 1, routing)
+        route(build, layer + 1, routing)
     _mlp(build, model, layer)
 
 
-def _before_attention(build: _Builder, model: ModelShape, layer: int) -> None:
-    build.add(f"norm1.{layer}", "norm")
-    build.add(f"qkv.{layer}", "gemm_qkv")
+def _before_attention(build: Builder, model: ModelShape, layer: int) -> None:
+    build.add("norm1", "norm", layer)
+    build.add("qkv", "gemm_qkv", layer)
     if model.mla and model.mla.q_rank:
-        build.add(f"q_b.{layer}", "gemm_q_b")
-    build.add(f"rope.{layer}", "rope")
+        build.add("q_b", "gemm_q_b", layer)
+    build.add("rope", "rope", layer)
 
 
 def _attention(model: ModelShape, layer: int, selector: Selector) -> str:
@@ -164,63 +179,60 @@ def _attention(model: ModelShape, layer: int, selector: Selector) -> str:
     return "attn_dense" if dense else "attn_sparse"
 
 
-def _mlp(build: _Builder, model: ModelShape, layer: int) -> None:
+def _mlp(build: Builder, model: ModelShape, layer: int) -> None:
     if model.mlp(layer) == "none":
         return
-    build.add(f"norm2.{layer}", "norm")
+    build.add("norm2", "norm", layer)
     gate_up, act, down = "gemm_gate_up", "act", "gemm_down"
     if model.mlp(layer) == "moe":
-        build.add(f"router.{layer}", "moe_router")
+        build.add("router", "moe_router", layer)
         gate_up, act, down = "moe_gate_up", "moe_act", "moe_down"
-    build.add(f"gate_up.{layer}", gate_up)
-    build.add(f"act.{layer}", act)
-    build.add(f"down.{layer}", down)
+    build.add("gate_up", gate_up, layer)
+    build.add("act", act, layer)
+    build.add("down", down, layer)
 
 
-def _route_own(build: _Builder, layer: int, routing: Routing) -> None:
-    """Route from the layer's own query, right before its attention."""
-    if routing.where == "gpu":
-        build.add(f"route.{layer}", f"gpu_route_{routing.kernel}")
-        return
-    published = build.add(f"publish.{layer}", "publish")
-    _cpu_route(build, layer)
-    _update(build, layer, published)
+def _route_inline(build: Builder, layer: int, routing: Routing) -> None:
+    build.add("route", f"gpu_route_{routing.kernel}", layer)
 
 
-def _route_early(build: _Builder, layer: int, routing: Routing) -> None:
-    """Route for target `layer` from the anchor that the main stream has just produced."""
-    if routing.where == "gpu_side":
-        # What the co-running router costs the main stream, in max-plus terms.
-        anchor = build.ops[-1].name
-        build.add(f"slowdown.{layer}", "gpu_side_slowdown")
-        build.add(f"proxy.{layer}", "gpu_proxy", stream="gpu_side", waits=[anchor])
-        build.add(f"route.{layer}", f"gpu_route_{routing.kernel}", stream="gpu_side")
-        return
-    if routing.projection_rank is not None and routing.down_projection == "gpu":
-        build.add(f"proxy_down.{layer}", "proxy_down")
-    published = build.add(f"publish.{layer}", "publish")
-    if build.keys:
-        _update(build, build.keys.pop(0), published)
-    _cpu_route(build, layer)
+def _route_beside(build: Builder, layer: int, routing: Routing) -> None:
+    # What the co-running router costs the main stream, in max-plus terms, is the slowdown.
+    anchor, side = build.ops[-1].name, routing.placement.stream
+    build.add("slowdown", "gpu_side_slowdown", layer)
+    build.add("proxy", "gpu_proxy", layer, side, waits=[anchor])
+    build.add("route", f"gpu_route_{routing.kernel}", layer, side)
 
 
-def _cpu_route(build: _Builder, layer: int) -> None:
+def _route_on_cpu(build: Builder, layer: int, routing: Routing) -> None:
     """Anchor to the CPU, route there, indices back; summaries are those of the step before."""
-    build.add(f"anchor_d2h.{layer}", "anchor_d2h", None, waits=[f"publish.{layer}"])
-    build.add(
-        f"route.{layer}",
-        "cpu_route",
-        "cpu",
-        waits=[f"anchor_d2h.{layer}"],
-        previous=[f"update.{layer}"],
-    )
-    build.add(f"index_h2d.{layer}", "index_h2d", None, waits=[f"route.{layer}"])
+    stream = routing.placement.stream
+    down_first = routing.projection_rank is not None and routing.down_projection == "gpu"
+    if routing.early and down_first:
+        build.add("proxy_down", "proxy_down", layer)
+    published = build.add("publish", "publish", layer)
+    if routing.early and build.keys:
+        _update(build, build.keys.pop(0), published, stream)
+    arrived = build.add("anchor_d2h", "anchor_d2h", layer, None, waits=[published])
+    update = [f"update.{layer}"]
+    routed = build.add("route", "cpu_route", layer, stream, waits=[arrived], previous=update)
+    build.add("index_h2d", "index_h2d", layer, None, waits=[routed])
+    if not routing.early:
+        _update(build, layer, published, stream)
 
 
-def _update(build: _Builder, layer: int, published: str) -> None:
+def _update(build: Builder, layer: int, published: str, stream: str) -> None:
     """The layer's new key to the CPU with what is published, and its page summary updated there."""
-    build.add(f"key_d2h.{layer}", "key_d2h", None, waits=[published])
-    build.add(f"update.{layer}", "cpu_update", "cpu", waits=[f"key_d2h.{layer}"])
+    arrived = build.add("key_d2h", "key_d2h", layer, None, waits=[published])
+    build.add("update", "cpu_update", layer, stream, waits=[arrived])
+
+
+ROUTES: dict[str, Callable[[Builder, int, Routing], None]] = {
+    "gpu": _route_inline,
+    "gpu_side": _route_beside,
+    "cpu": _route_on_cpu,
+}
+"""What each placement adds to route a layer, from the anchor that the main stream has just made."""
 
 
 def prefill_step(
@@ -234,28 +246,28 @@ def prefill_step(
     refuses what `decode_step` refuses.
     """
     _check_timed(model)
-    build = _Builder()
+    build = Builder()
     build.add("embed", "embed")
     copies: list[str] = []
     summarised = selector.summary_bytes_per_token_layer(model) > 0
     for layer in range(model.layers):
         _before_attention(build, model, layer)
         if model.mla:
-            build.add(f"kv_b.{layer}", "gemm_kv_b")
+            build.add("kv_b", "gemm_kv_b", layer)
         full = "attn_prefill_mla" if model.mla else "attn_prefill"
         sliding = model.mixer(layer) == "sliding"
-        build.add(f"attn.{layer}", "attn_prefill_window" if sliding else full)
-        build.add(f"o.{layer}", "gemm_o")
+        build.add("attn", "attn_prefill_window" if sliding else full, layer)
+        build.add("o", "gemm_o", layer)
         _mlp(build, model, layer)
         if sliding:
             continue
         if selector.evicts(prompt_tokens):
-            build.add(f"stage1.{layer}", "stage1_select")
+            build.add("stage1", "stage1_select", layer)
         if layer < selector.dense_layers() or not summarised:
             continue
-        summary = build.add(f"summary.{layer}", "summary_build")
-        if routing.where == "cpu":
-            copies.append(build.add(f"copy.{layer}", "summary_d2h", "d2h", waits=[summary]))
+        summary = build.add("summary", "summary_build", layer)
+        if routing.placement.hands_over:
+            copies.append(build.add("copy", "summary_d2h", layer, "d2h", waits=[summary]))
     build.add("norm_final", "norm")
     build.add("head", "head", waits=copies[-1:])
     return tuple(build.ops)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essim.errors import PricingError
-from essim.hardware.distribution import Spread
-from essim.hardware.profile import HardwareProfile, ProfileSpec
+from essim.hardware.distribution import Distribution
+from essim.hardware.profile import HardwareProfile
+from essim.hardware.spec import ProfileSpec
 from essim.step.kinds import KINDS, Case, Point, Work
 
 Values = NDArray[np.float64]
@@ -39,7 +40,7 @@ class Price:
         table, never below the roofline), ``scaled`` (a table of other settings times the ratio of
         the rooflines), ``roofline`` (no table: bytes, FLOPs and launches over the device's peaks),
         ``assumed``.
-    spread
+    distribution
         The time as a distribution, where the table carries one.
     origin
         The table behind it and the keys there; empty where there is none.
@@ -47,7 +48,7 @@ class Price:
 
     mean_s: Values
     rank: NDArray[np.int8]
-    spread: Spread | None = None
+    distribution: Distribution | None = None
     origin: tuple[str, ...] = ()
 
 
@@ -74,7 +75,7 @@ class CostModel:
         PricingError
             Under `strict`, if any lane is neither measured nor interpolated.
         """
-        work = KINDS[kind](self.case, point)
+        work = KINDS[kind].work(self.case, point)
         price = self._priced(kind, work, point)
         if self.strict and np.max(price.rank) >= len(STRICT_SOURCES):
             raise PricingError(
@@ -85,7 +86,7 @@ class CostModel:
         shape = point.context_tokens.shape
         mean_s = np.broadcast_to(price.mean_s, shape)
         rank = np.broadcast_to(price.rank, shape)
-        return Price(mean_s, rank, price.spread, price.origin)
+        return Price(mean_s, rank, price.distribution, price.origin)
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
         spec = self.profile.spec
@@ -106,7 +107,7 @@ class CostModel:
     def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point) -> Price:
         """Price sparse attention that was not measured as dense attention over what it reads."""
         at = replace(point, context_tokens=tokens.astype(np.int64))
-        dense = self._priced("attn_dense", KINDS["attn_dense"](self.case, at), at)
+        dense = self._priced("attn_dense", KINDS["attn_dense"].work(self.case, at), at)
         mean = np.maximum(dense.mean_s, self.floor_s(work))
         return Price(mean, np.maximum(dense.rank, _rank("scaled")), origin=dense.origin)
 
@@ -132,9 +133,9 @@ class CostModel:
         guess = np.where(line > floor, _rank("assumed"), _rank("roofline"))
         beyond = np.where(lookup.far, guess, _rank("extrapolated"))
         rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
-        spread = None if lookup.spread is None else lookup.spread.scaled_to(mean)
+        distribution = None if lookup.distribution is None else lookup.distribution.scaled_to(mean)
         keys = (str(work.keys.get(key)) for key in table.keys)
-        return Price(mean, rank, spread, (work.table, *keys))
+        return Price(mean, rank, distribution, (work.table, *keys))
 
     def _scaled(self, kind: str, work: Work, point: Point) -> Price:
         """Price other settings than a table's: its price there times the ratio of the floors.
@@ -150,7 +151,7 @@ class CostModel:
             # nothing about this one.
             return self._floor(work)
         there = CostModel(self.profile, self.case.measured_with(holds_for))
-        reference = KINDS[kind](there.case, point)
+        reference = KINDS[kind].work(there.case, point)
         price = there._looked_up(reference)
         if price is None:
             return self._floor(work)
@@ -159,8 +160,8 @@ class CostModel:
         ratio = self.floor_s(work, values) / there.floor_s(reference, values)
         mean = np.maximum(price.mean_s * ratio, self.floor_s(work))
         rank = np.maximum(price.rank, _rank("scaled"))
-        spread = None if price.spread is None else price.spread.scaled_to(mean)
-        return Price(mean, rank, spread, price.origin)
+        distribution = None if price.distribution is None else price.distribution.scaled_to(mean)
+        return Price(mean, rank, distribution, price.origin)
 
     def _mismatch(self, work: Work) -> str:
         """Return the first setting the table does not hold for, or an empty string."""

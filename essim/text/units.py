@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from essim.errors import BadValueError
+
 PS_PER_S = 1_000_000_000_000
 GIB = 1 << 30
 
@@ -43,19 +45,19 @@ def parse_quantity(text: object, dimension: str) -> float:
 
     Raises
     ------
-    ValueError
+    BadValueError
         If there is no unit, the unit is unknown or belongs to another dimension.
     """
-    example = f"write it with a unit, such as {_EXAMPLE[dimension]!r}"
+    hint = f"Write it with a unit, such as {_EXAMPLE[dimension]!r}"
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} has no unit ({dimension} expected); {example}")
+        raise BadValueError(f"{text!r} has no unit ({dimension} expected)", hint)
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity in {dimension}; {example}")
+        raise BadValueError(f"{text!r} is not a quantity in {dimension}", hint)
     number, unit = match.groups()
     if unit not in UNITS[dimension]:
-        known = ", ".join(UNITS[dimension])
-        raise ValueError(f"unknown unit {unit!r} for {dimension}; one of {known}")
+        hint = f"One of {', '.join(UNITS[dimension])}"
+        raise BadValueError(f"unknown unit {unit!r} for {dimension}", hint)
     return float(number) * UNITS[dimension][unit]
 
 
@@ -79,8 +81,8 @@ def _spelled_out(values: list[int | str]) -> list[int | str]:
             continue
         ends = re.fullmatch(r"(\d+)\.\.(\d+)", str(value))
         if ends is None or not int(ends[1]) < int(ends[2]) < int(ends[1]) + _LONGEST_SPAN:
-            example = "write whole numbers, the smaller one first, such as 32..64"
-            raise ValueError(f"{value!r} is no span of 2 to {_LONGEST_SPAN} numbers; {example}")
+            hint = "Write whole numbers, the smaller one first, such as 32..64"
+            raise BadValueError(f"{value!r} is no span of 2 to {_LONGEST_SPAN} numbers", hint)
         found += range(int(ends[1]), int(ends[2]) + 1)
     return found
 

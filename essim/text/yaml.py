@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from essim.errors import InputError
+from essim.errors import BadValueError, InputError
 
 Path_ = tuple[str | int, ...]
 
@@ -59,9 +59,9 @@ class Document:
         return InputError(message, hint, file=file, line=line, key=key)
 
     def value_error(self, error: ValueError, *, at: Path_) -> InputError:
-        """Return the error for a ``message; hint`` text raised by a value at `at`."""
-        message, _, hint = str(error).partition("; ")
-        return self.error(message, hint[:1].upper() + hint[1:], at=at)
+        """Return the error for a value at `at` that was refused."""
+        refused = BadValueError.of(error)
+        return self.error(refused.message, refused.hint, at=at)
 
 
 def read_yaml(file: Path) -> Document:
@@ -163,26 +163,23 @@ def _problem(
     error: Any, data: Any, model: type[BaseModel], document: Document, at: Path_
 ) -> InputError:
     path = _existing_path(error["loc"], data, missing=error["type"] == "missing")
-    message = error["msg"].removeprefix("Value error, ")
-    message, _, hint = message.partition("; ")
-    if error["type"] == "extra_forbidden":
+    message, hint = error["msg"], ""
+    if error["type"] == "value_error":
+        refused = BadValueError.of(error["ctx"]["error"])
+        message, hint = refused.message, refused.hint
+    elif error["type"] == "extra_forbidden":
         message = "unknown key"
         own = ".".join(map(str, path))
         hint = nearest_key_hint(str(path[-1]), list(key_paths(model)))
         if f"'{own}'" in hint:
-            hint = "it belongs to another kind"
-    elif error["type"] == "union_tag_invalid":
-        known = error["ctx"]["expected_tags"].replace("'", "").split(", ")
-        message = f"no {error['ctx']['discriminator'].strip(chr(39))} {error['ctx']['tag']!r}"
-        hint = nearest_hint(error["ctx"]["tag"], known)
+            hint = "It belongs to another kind"
     elif error["type"] == "missing":
         message = "required, but missing"
     elif error["type"] == "model_type":
         message = f"must be a mapping of keys (got {error['input']!r})"
-    elif error["type"] != "value_error" and not isinstance(error["input"], dict | list):
+    elif not isinstance(error["input"], dict | list):
         message += f" (got {error['input']!r})"
-    message = message[:1].lower() + message[1:]
-    return document.error(message, hint[:1].upper() + hint[1:], at=(*at, *path))
+    return document.error(message[:1].lower() + message[1:], hint, at=(*at, *path))
 
 
 def _existing_path(loc: Sequence[str | int], data: Any, *, missing: bool) -> Path_:

@@ -93,6 +93,20 @@ def compare(
         If two predictions are of one cell, or nothing is both predicted and measured.
     """
     cells = {_cell(row): row for row in measured}
+    found, dropped = _partners(predicted, cells, facts)
+    if not found:
+        why = "; ".join(dict.fromkeys(str(row["reason"]) for row in dropped))
+        of = " and ".join(f"{_span(dropped, side)} {side}" for side in ("predicted", "measured"))
+        raise InputError(f"no cell is both predicted and measured: {of}", f"Reasons: {why}")
+    pairs = [_pair(found[key], cells[key]) for key in cells if key in found]
+    _add_gains(pairs)
+    return Comparison(pairs, dropped, _errors(pairs), _gains(pairs), _coverage(pairs))
+
+
+def _partners(
+    predicted: Sequence[Row], cells: Mapping[Key, Row], facts: Mapping[str, Any]
+) -> tuple[dict[Key, Row], list[Row]]:
+    """Return the prediction of each cell that has one, and what has no partner and why."""
     found: dict[Key, Row] = {}
     reasons: dict[Key, str] = {}
     dropped: list[Row] = []
@@ -111,13 +125,7 @@ def compare(
         if key not in found:
             reason = reasons.get(key, "not predicted")
             dropped.append({"side": "measured", **_as_row(key), "reason": reason})
-    if not found:
-        why = "; ".join(dict.fromkeys(str(row["reason"]) for row in dropped))
-        of = " and ".join(f"{_span(dropped, side)} {side}" for side in ("predicted", "measured"))
-        raise InputError(f"no cell is both predicted and measured: {of}", f"Reasons: {why}")
-    pairs = [_pair(found[key], cells[key]) for key in cells if key in found]
-    _add_gains(pairs)
-    return Comparison(pairs, dropped, _errors(pairs), _gains(pairs), _coverage(pairs))
+    return found, dropped
 
 
 def _span(dropped: Sequence[Row], side: str) -> str:
@@ -134,27 +142,6 @@ def cell_text(row: Row) -> str:
     """Return a cell in words."""
     attended = "" if row["mode"] == DENSE else f", {row['attended_tokens']} attended"
     return f"{row['mode']}, batch {row['batch']}, context {row['context_tokens']}{attended}"
-
-
-def op_errors(predicted: Sequence[Row], real: Sequence[Row]) -> list[Row]:
-    """Return each op kind's mean duration in both traces of a step; None where it is not shown."""
-    by_kind: list[dict[str, list[float]]] = [{}, {}]
-    for found, rows in zip(by_kind, (predicted, real), strict=True):
-        for op in rows:
-            taken_s = _float(op, "end_s") - _float(op, "start_s")
-            found.setdefault(str(op["kind"]), []).append(taken_s)
-    table: list[Row] = []
-    for kind in dict.fromkeys((*by_kind[0], *by_kind[1])):
-        mine, theirs = (found.get(kind, []) for found in by_kind)
-        row: Row = {"kind": kind, "predicted_ops": len(mine), "real_ops": len(theirs)}
-        row |= {"predicted_s": statistics.fmean(mine) if mine else None}
-        row |= {"real_s": statistics.fmean(theirs) if theirs else None}
-        row |= {"error_s": None, "error_frac": None}
-        if mine and theirs and _float(row, "real_s"):
-            row["error_s"] = _float(row, "predicted_s") - _float(row, "real_s")
-            row["error_frac"] = _float(row, "predicted_s") / _float(row, "real_s") - 1
-        table.append(row)
-    return table
 
 
 def _cell(row: Row) -> Key:

@@ -19,8 +19,9 @@ from essim.methods.routing import Routing
 from essim.methods.selectors import SELECTORS
 from essim.model.shape import ModelShape
 from essim.results.rows import COLUMNS
+from essim.simulate.plan import load_scenario
 from essim.simulate.replay import run_decode
-from essim.simulate.scenario import Scenario, load_scenario
+from essim.simulate.scenario import Scenario
 from essim.simulate.sweep import Simulator
 from essim.text.yaml import key_paths
 from reports.verdict import sweep_verdict
@@ -62,9 +63,9 @@ def layer_us(routing: str) -> tuple[dict[str, float], float]:
     run = run_decode(base, profile, finish_maxplus, 4096)
     names = [op.name for op in run.ops]
     parts = {
-        op.name.split(".")[0]: row[-1] / 1e6
+        op.stage: row[-1] / 1e6
         for op, row in zip(run.ops, run.durations_ps, strict=True)
-        if op.name.endswith(".10")
+        if op.layer == 10
     }
     rows = [names.index("down.10"), names.index("down.9")]
     ends = finish_maxplus(run.ops, [row[-1:] for row in run.durations_ps], rows)[:, 0]

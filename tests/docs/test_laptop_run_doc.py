@@ -12,8 +12,8 @@ from h200 import ROOT
 from essim.engines import finish_maxplus
 from essim.hardware.profile import find_profile, load_profile
 from essim.methods.selectors.dense import Dense
+from essim.simulate.plan import load_scenario
 from essim.simulate.replay import run_decode
-from essim.simulate.scenario import load_scenario
 
 TEXT = (ROOT / "docs" / "real-run.md").read_text()
 DECODE = ROOT / "reports" / "data" / "cpu-2core-decode" / "decode.csv"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from h200 import H200, ROOT, chain, doc_table, floor_us, table_us
 
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.step.kinds import Case, Point
 from essim.step.price import CostModel
 

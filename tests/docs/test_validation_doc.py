@@ -13,7 +13,7 @@ from h200_decode import trace_table, traced_us
 
 from essim.hardware.interpolation import Grid
 from essim.results.rows import Row
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.step.ops import Op, decode_step
 from essim.validate.compare import Comparison, compare
@@ -160,10 +160,9 @@ def keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a layer's new key leave for the CPU when it is there, not with the next publish."""
 
     def step(*settings: Any) -> tuple[Op, ...]:
-        ops = (op for op in decode_step(*settings) if not op.name.startswith("publish_key"))
+        ops = (op for op in decode_step(*settings) if op.stage != "publish_key")
         return tuple(
-            replace(op, waits=(f"rope.{op.name.split('.')[1]}",)) if op.kind == "key_d2h" else op
-            for op in ops
+            replace(op, waits=(f"rope.{op.layer}",)) if op.kind == "key_d2h" else op for op in ops
         )
 
     monkeypatch.setattr("essim.simulate.replay.decode_step", step)

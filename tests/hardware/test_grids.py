@@ -73,7 +73,7 @@ def test_along_two_axes() -> None:
 def test_percentiles_stay_in_order_where_their_lines_cross() -> None:
     values = {"p50_s": np.array([1.0, 8, 12]), "p99_s": np.array([2.0, 9, 30])}
     grid = Grid((np.array([1.0, 2, 3]),), values, (frozenset({1.0}),))
-    spread = grid.at([[1.01]]).spread
+    spread = grid.at([[1.01]]).distribution
     assert spread is not None
     median, tail = spread.times_s(np.array([0.0, 2.3263478740408408]))
     assert median == pytest.approx(4.04)
@@ -84,8 +84,10 @@ def test_a_distribution_jumps_whole(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("batch,p50_s,p99_s\n1,1e-6,2e-6\n2,10e-6,40e-6\n3,12e-6,48e-6\n")
     found = read_table(file, "t", (), ("batch",), {"batch": [1]}).grids[()].at([1.5])
-    assert found.spread is not None
-    assert found.spread.times_s(np.array([0.0, 2.3263478740408408])) == pytest.approx([9e-6, 36e-6])
+    assert found.distribution is not None
+    assert found.distribution.times_s(np.array([0.0, 2.3263478740408408])) == pytest.approx(
+        [9e-6, 36e-6]
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 8, 16])

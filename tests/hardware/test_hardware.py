@@ -16,7 +16,7 @@ from essim.methods.routing import PRESETS as ROUTINGS
 from essim.methods.routing import Routing
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import PRESETS
-from essim.step.kinds import Case, Point
+from essim.step.kinds import Case, Point, priced_names
 from essim.step.ops import decode_step
 from essim.step.price import CostModel
 
@@ -104,7 +104,7 @@ def test_profiles_of_the_working_folder_come_first(tmp_path, monkeypatch, profil
     assert find_profile("h200-sxm", Path()).resolve() == mine
     with pytest.raises(
         ValueError,
-        match=r"no hardware profile 'h100' \(.*\); Known",
+        match=r"no hardware profile 'h100' \(.*\)\. Known",
     ):
         find_profile("h100", Path())
 
@@ -160,13 +160,13 @@ def test_two_profiles_with_the_same_table_are_pointed_at(tmp_path, monkeypatch, 
 
 def test_a_constant_that_prices_nothing_is_refused(profile) -> None:
     with pytest.raises(InputError, match=r"constants.pubish: no op is priced by this"):
-        load_profile(profile("  publish: {", "  pubish: {"))
+        load_profile(profile("  publish: {", "  pubish: {"), priced_names())
 
 
 def test_a_table_that_prices_nothing_is_refused(profile) -> None:
     message = r"tables.nrm: no op is priced by this. Did you mean 'norm'"
     with pytest.raises(InputError, match=message):
-        load_profile(profile("  norm:", "  nrm:"))
+        load_profile(profile("  norm:", "  nrm:"), priced_names())
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_corners_of_a_profile_with_tables_bound_every_price(
 
 
 def test_a_table_in_the_wrong_unit_is_an_error_not_an_overflow(profile, scenario_file) -> None:
-    from essim.simulate.scenario import load_scenario
+    from essim.simulate.plan import load_scenario
     from essim.simulate.sweep import Simulator
 
     file = profile(table="norm.csv", content="rows,p50_s\n1,2e6\n8,2e6\n")

@@ -10,7 +10,8 @@ import pytest
 from firstday import FIRST_DAY
 
 from essim.errors import PricingError
-from essim.hardware.profile import HardwareProfile, TableSpec, load_profile, shipped
+from essim.hardware.profile import HardwareProfile, load_profile, shipped
+from essim.hardware.spec import TableSpec
 from essim.hardware.table import read_table
 from essim.methods.routing import Routing
 from essim.methods.selectors import Selector

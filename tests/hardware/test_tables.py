@@ -52,13 +52,13 @@ def test_median_and_99th_percentile_make_a_log_normal(tmp_path: Path) -> None:
     found = grid.at([np.array([1])])
     sigma = np.log(64 / 27) / 2.3263478740408408
     z = np.array([0.0, 1.0, 2.3263478740408408])
-    assert found.spread.times_s(z) == pytest.approx([27e-6, 27e-6 * np.exp(sigma), 64e-6])
+    assert found.distribution.times_s(z) == pytest.approx([27e-6, 27e-6 * np.exp(sigma), 64e-6])
     assert found.mean_s == pytest.approx(27e-6 * np.exp(sigma**2 / 2))
 
 
 def test_more_percentiles_make_a_distribution_through_all_of_them(tmp_path: Path) -> None:
     text = "batch,mean_s,p5_s,p50_s,p95_s,p99_s\n1,11e-6,9e-6,10e-6,14e-6,30e-6\n"
-    spread = table(tmp_path, text, axes=("batch",)).grids[()].at([np.array([1])]).spread
+    spread = table(tmp_path, text, axes=("batch",)).grids[()].at([np.array([1])]).distribution
     z = np.array([-1.6448536, 0.0, 1.6448536, 2.3263479])
     assert spread.times_s(z) == pytest.approx([9e-6, 10e-6, 14e-6, 30e-6], rel=1e-6)
     stretched = spread.scaled_to(np.array([11e-6]))
@@ -118,7 +118,7 @@ def test_unreadable_tables_are_refused_with_file_and_line(tmp_path, text, messag
 def test_an_empty_percentile_column_is_no_percentile(tmp_path: Path) -> None:
     text = "batch,mean_s,p50_s,p99_s\n1,2e-6,2e-6,\n2,3e-6,3e-6,\n"
     found = table(tmp_path, text, axes=("batch",)).grids[()].at([np.array([1])])
-    assert found.spread is None
+    assert found.distribution is None
     with pytest.raises(InputError, match=r"t.csv:3: p99_s: '' is not"):
         table(tmp_path, text.replace("2e-6,\n", "2e-6,9e-6\n"), axes=("batch",))
 

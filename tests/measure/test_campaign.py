@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from essim.errors import InputError
-from essim.hardware.profile import TableSpec
+from essim.hardware.spec import TableSpec
 from measure.harness import campaign
 from measure.harness import profile as calibrate
 from measure.harness.campaign import Bench, Ready, grid, held_out, result_files

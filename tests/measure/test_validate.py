@@ -17,7 +17,7 @@ from decodes import Neighbours, essim  # noqa: E402
 
 from essim.methods.selectors.rocketkv import RocketKV  # noqa: E402
 from essim.model.shape import ModelShape  # noqa: E402
-from essim.simulate.scenario import load_scenario  # noqa: E402
+from essim.simulate.plan import load_scenario  # noqa: E402
 from measure.decode.cpu.loop import CpuDecode  # noqa: E402
 from measure.decode.shared.loop import Settings  # noqa: E402
 from measure.decode.shared.weights import Weights  # noqa: E402

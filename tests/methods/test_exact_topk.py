@@ -14,7 +14,7 @@ from essim.methods.routing import Routing
 from essim.methods.selectors.exact_topk import ExactTopK
 from essim.model.shape import PRESETS
 from essim.simulate.derivation import derivation, facts, largest_batches
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.step.kinds import KINDS, Case, Point
 from essim.step.ops import decode_step, prefill_step
@@ -47,13 +47,15 @@ def test_it_attends_to_the_top_tokens() -> None:
 def test_it_reads_all_keys_and_v_of_the_chosen() -> None:
     point = Point(3, 3, at(32768))
     case = Case(LLAMA, TOP, INLINE)
-    route, attention = (KINDS[kind](case, point) for kind in ("gpu_route_stepwise", "attn_sparse"))
+    route, attention = (
+        KINDS[kind].work(case, point) for kind in ("gpu_route_stepwise", "attn_sparse")
+    )
     assert route.byte_count.tolist() == [3 * 32768 * 2048.0]
     assert route.flops.tolist() == [3 * 2 * 32 * 32768 * 128.0]
     assert route.launches == 4
     assert attention.byte_count.tolist() == [3 * 2048 * 2048.0]
     # A proxy's scores are not the real query's: the chosen keys are read again.
-    early = KINDS["attn_sparse"](Case(LLAMA, TOP, EARLY), point)
+    early = KINDS["attn_sparse"].work(Case(LLAMA, TOP, EARLY), point)
     assert early.byte_count.tolist() == [3 * 2048 * 4096.0]
 
 

@@ -16,7 +16,7 @@ from essim.methods.routing import Routing
 from essim.methods.selectors.quest import Quest
 from essim.model.shape import PRESETS
 from essim.simulate.memory import memory
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.step.kinds import KINDS, Case, Point
 from essim.step.ops import decode_step, prefill_step
@@ -86,7 +86,7 @@ def test_a_context_below_the_budget_reads_what_dense_reads(per: str) -> None:
     assert selector.read_tokens(LLAMA, at(50)).tolist() == [50.0]
     case = Case(LLAMA, selector, INLINE)
     point = Point(2, 2, at(50))
-    sparse, dense = KINDS["attn_sparse"](case, point), KINDS["attn_dense"](case, point)
+    sparse, dense = KINDS["attn_sparse"].work(case, point), KINDS["attn_dense"].work(case, point)
     assert sparse.byte_count.tolist() == dense.byte_count.tolist() == [2 * 50 * 4096.0]
 
 

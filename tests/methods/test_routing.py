@@ -21,14 +21,14 @@ def test_the_table_of_what_is_refused() -> None:
 
 
 def test_a_refusal_says_why_and_what_is_allowed() -> None:
-    with pytest.raises(ValueError, match=r"overlaps with nothing.*anchors for gpu: target"):
+    with pytest.raises(ValueError, match=r"overlaps with nothing.*Anchors for gpu: target"):
         Routing(where="gpu", anchor="mid")
 
 
 def test_every_preset_has_its_own_name() -> None:
     for name, fields in PRESETS.items():
         assert Routing(**fields).name == name
-    with pytest.raises(ValueError, match=r"no routing 'cpu-midd'; Did you mean 'cpu-mid'\?"):
+    with pytest.raises(ValueError, match=r"no routing 'cpu-midd'. Did you mean 'cpu-mid'\?"):
         expand_preset("cpu-midd")
 
 

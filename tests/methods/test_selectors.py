@@ -136,7 +136,7 @@ def test_a_context_below_the_budget_is_kept_whole() -> None:
         ({"prompt_budget": 4096}, "give budget_tokens, or"),
         (
             {"budget_tokens": 256, "prompt_budget": 64, "page_tokens": 4, "top_pages": 2},
-            "give one way",
+            "Give one way",
         ),
         (
             {"prompt_budget": 64, "page_tokens": 4, "top_pages": 2, "kv_block_tokens": 6},

@@ -20,7 +20,8 @@ from essim.methods.selectors.dense import Dense
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import PRESETS, ModelShape, Moe
 from essim.simulate.memory import memory
-from essim.simulate.scenario import Scenario, load_scenario
+from essim.simulate.plan import load_scenario
+from essim.simulate.scenario import Scenario
 from essim.simulate.sweep import Simulator
 from essim.step.kinds import KINDS, Case, Point, Work
 from essim.step.ops import Op, decode_step, prefill_step
@@ -53,7 +54,7 @@ def shape(**changes: object) -> ModelShape:
 
 def work(kind: str, model: ModelShape, batch: int = 1, context: int = 4096, **at) -> Work:
     point = Point(batch, batch, np.array([context], dtype=np.int64), **at)
-    return KINDS[kind](Case(model, ROCKET, ROUTING), point)
+    return KINDS[kind].work(Case(model, ROCKET, ROUTING), point)
 
 
 def scenario(file: Path, **model: object) -> Scenario:

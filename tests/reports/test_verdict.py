@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from essim.hardware.profile import find_profile, load_profile
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from reports.verdict import machine_verdict, run_verdict, sweep_verdict
 

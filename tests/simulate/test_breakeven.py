@@ -6,7 +6,7 @@ import pytest
 
 from essim.errors import InputError
 from essim.simulate.breakeven import break_even, map_axes
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 
 SWEEP = """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from essim.hardware.profile import load_profile, shipped
 from essim.simulate.derivation import derivation, facts, largest_batches, pool_bytes, pool_tokens
 from essim.simulate.memory import memory
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 
 PROFILE = load_profile(FIRST_DAY)
 MAIN = shipped("scenarios") / "earlyselect-40k.yaml"

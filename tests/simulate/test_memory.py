@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from essim.hardware.profile import load_profile
 from essim.simulate.memory import max_batch, memory, shortage
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 
 PROFILE = load_profile(FIRST_DAY)
 KIB, MIB = 2**10, 2**20

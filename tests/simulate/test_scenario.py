@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from essim.errors import InputError
-from essim.simulate.scenario import load_scenario, schema
+from essim.simulate.plan import load_scenario
+from essim.simulate.scenario import schema
 from essim.text.yaml import parse_scalar
 
 OUTPUT_16 = "output_tokens: 16"

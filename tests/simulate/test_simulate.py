@@ -8,7 +8,7 @@ import pytest
 from essim.engines import finish_maxplus
 from essim.results.rows import COLUMNS
 from essim.simulate.jitter import normals
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 
 MAIN = "routing: [gpu-target, gpu-target-fused, cpu-target, cpu-in, cpu-mid, gpu_side-mid]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.simulate.timeline import Timeline
 

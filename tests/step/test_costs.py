@@ -11,7 +11,7 @@ import pytest
 from firstday import FIRST_DAY
 
 from essim.errors import PricingError
-from essim.hardware.profile import TABLES, find_profile, load_profile, shipped
+from essim.hardware.profile import find_profile, load_profile, shipped
 from essim.methods.routing import PRESETS as ROUTINGS
 from essim.methods.routing import Routing
 from essim.methods.selectors.dense import Dense
@@ -19,7 +19,7 @@ from essim.methods.selectors.exact_topk import ExactTopK
 from essim.methods.selectors.quest import Quest
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import PRESETS, ModelShape
-from essim.step.kinds import KINDS, Case, Point
+from essim.step.kinds import KINDS, Case, Point, priced_names
 from essim.step.ops import decode_step, prefill_step
 from essim.step.price import SOURCES, CostModel
 
@@ -141,10 +141,10 @@ def test_a_side_stream_with_a_kernel_that_was_not_measured_is_scaled() -> None:
 def test_the_cpu_router_carries_its_distribution() -> None:
     found, sources = price("cpu_route")
     assert sources == ["measured"]
-    assert found.spread is not None
-    times = found.spread.times_s(np.array([0.0, 2.3263478740408408]))
+    assert found.distribution is not None
+    times = found.distribution.times_s(np.array([0.0, 2.3263478740408408]))
     assert times == pytest.approx([27e-6, 64e-6])
-    assert found.spread.mean_s() == pytest.approx(found.mean_s)
+    assert found.distribution.mean_s() == pytest.approx(found.mean_s)
 
 
 def test_small_payloads_cost_their_bytes_over_the_link() -> None:
@@ -236,22 +236,22 @@ def test_a_profile_may_have_the_tables_of_every_op_and_no_others() -> None:
     at = Point(1, 40960, np.array([40960], dtype=np.int64))
     plain = PRESETS["llama-3.1-8b"].model_copy(update={"gated_mlp": False})
     works = [
-        KINDS[kind](Case(model, ROCKET, CPU_MID), at)
+        KINDS[kind].work(Case(model, ROCKET, CPU_MID), at)
         for model in (plain, *MODELS.values())
         for kind in kinds(model)
     ]
     selectors = Quest(top_pages=128), ExactTopK(top_tokens=2048)
     inline = Routing(where="gpu", anchor="target")
     own = ("gpu_route_stepwise", "summary_build")
-    works += [KINDS[kind](Case(plain, s, inline), at) for s in selectors for kind in own]
-    assert {work.table for work in works if work.axes} == set(TABLES)
+    works += [KINDS[kind].work(Case(plain, s, inline), at) for s in selectors for kind in own]
+    assert {work.table for work in works if work.axes} == set(priced_names()["tables"])
 
 
 def test_sparse_attention_below_its_budget_reads_what_dense_reads() -> None:
     case = Case(PRESETS["smollm2-135m"], ROCKET, CPU_MID)
     point = Point(2, 2, np.array([50], dtype=np.int64))
-    sparse = KINDS["attn_sparse"](case, point)
-    dense = KINDS["attn_dense"](case, point)
+    sparse = KINDS["attn_sparse"].work(case, point)
+    dense = KINDS["attn_dense"].work(case, point)
     assert sparse.byte_count == dense.byte_count
 
 
@@ -259,19 +259,19 @@ def test_floors_of_prefill_and_routing_by_hand() -> None:
     """Literal bytes, FLOPs and launches, so that a slip in any of them shows."""
     case = Case(PRESETS["llama-3.1-8b"], ROCKET, CPU_MID)
     prompt = Point(1, 1000, np.array([1000], dtype=np.int64))
-    attention = KINDS["attn_prefill"](case, prompt)
+    attention = KINDS["attn_prefill"].work(case, prompt)
     assert attention.flops == 2 * 1000 * 1000 * 4096
-    stage1 = KINDS["stage1_select"](case, prompt)
+    stage1 = KINDS["stage1_select"].work(case, prompt)
     assert stage1.launches == 10
     assert stage1.flops == 2 * (32 * 32 * 1000) * 128
     at = Point(2, 2, np.array([4096], dtype=np.int64))
     update = 2 * (1024 * 2 + 2 * 2 * 1024)
     inline = Routing(where="gpu", anchor="target")
-    stepwise = KINDS["gpu_route_stepwise"](Case(case.model, ROCKET, inline), at)
+    stepwise = KINDS["gpu_route_stepwise"].work(Case(case.model, ROCKET, inline), at)
     # Min and max of all 128 channels of 8 KV heads' 1024 pages, two sequences.
     assert stepwise.byte_count == pytest.approx(2 * 2 * 8 * 1024 * 128 + update)
     assert stepwise.launches == 6
-    fused = KINDS["gpu_route_fused"](Case(case.model, ROCKET, inline), at)
+    fused = KINDS["gpu_route_fused"].work(Case(case.model, ROCKET, inline), at)
     assert fused.byte_count == pytest.approx(2 * 8 * 1024 * 32 + update)
     assert fused.launches == 1
 
@@ -286,7 +286,7 @@ def test_the_cpu_roofline_scales_with_threads() -> None:
         )
         for threads in (1, 16)
     )
-    work = KINDS["cpu_route"](few.case, Point(64, 64, np.array([4096], dtype=np.int64)))
+    work = KINDS["cpu_route"].work(few.case, Point(64, 64, np.array([4096], dtype=np.int64)))
     assert float(few.floor_s(work)[0]) > 5 * float(many.floor_s(work)[0])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from essim.methods.routing import Routing
 from essim.methods.selectors.dense import Dense
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import PRESETS, ModelShape
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.step.ops import decode_step, prefill_step
 
@@ -176,12 +178,10 @@ def test_an_earlier_anchor_is_never_slower(seed: int, lanes: int) -> None:
         ops, late = list(early), {}
         for i, op in enumerate(ops):
             if after and op.kind == "anchor_d2h":
-                layer = int(op.name.split(".")[1])
+                layer = op.layer
                 late[i] = after.format(layer - 1 if anchor == "mid" else layer)
         for i, name in late.items():
-            ops[i] = type(ops[i])(
-                ops[i].name, ops[i].kind, None, (*ops[i].waits, name), ops[i].waits_previous
-            )
+            ops[i] = replace(ops[i], waits=(*ops[i].waits, name))
         ends[anchor] = _finish_any_order(ops, durations)
     assert (ends["in"] <= ends["mid"]).all()
     assert (ends["mid"] <= ends["target"]).all()
@@ -213,4 +213,4 @@ def test_every_preset_builds_a_step_for_every_model() -> None:
         for fields in ROUTINGS.values():
             mix = ["mid"] * (model.layers - 1) if fields["anchor"] == "mix" else None
             ops = decode_step(model, ROCKET, Routing(**fields, mix=mix))
-            assert len([op for op in ops if op.name.startswith("route.")]) == model.layers - 1
+            assert len([op for op in ops if op.stage == "route"]) == model.layers - 1

@@ -10,12 +10,13 @@ from pairs import measured, predicted, write
 from essim.errors import InputError
 from essim.hardware.profile import find_profile, load_profile
 from essim.results.rows import COLUMNS, result_files
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.validate.binomial import clopper_pearson
 from essim.validate.calibration import calibration_points, on_the_grid
-from essim.validate.compare import PAIR_COLUMNS, compare, op_errors
+from essim.validate.compare import PAIR_COLUMNS, compare
 from essim.validate.measured_run import read_facts, read_measured, read_predicted
+from essim.validate.traces import op_errors
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT / "reports" / "data" / "h200-decode" / "decode.csv"

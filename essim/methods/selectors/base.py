@@ -35,8 +35,12 @@ class RouteWork:
     launches: int = 0
 
 
+SELECTORS: dict[str, type[Selector]] = {}
+"""Every selector by its kind."""
+
+
 class Selector(Strict):
-    """Base of every KV-selection method.
+    """Base of every KV-selection method; defining a subclass with a `kind` makes it known.
 
     `context` is always the number of tokens in the layer's KV cache, the current one included:
     an int64 array of any shape.
@@ -51,9 +55,34 @@ class Selector(Strict):
     router_table: ClassVar[str] = "gpu_route_stepwise"
     # The table of the kernel that builds its page summaries after prefill.
     summary_table: ClassVar[str] = "summary_build"
+    # What a page's summary is made of, in words: of the key values that it says how many there are.
+    summary_of: ClassVar[str] = "min and max"
 
     # Subclasses narrow this to a Literal: it names the method in scenarios and results.
     kind: Any
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Make a method known by its kind.
+
+        Raises
+        ------
+        TypeError
+            If another method has that kind.
+        """
+        super().__pydantic_init_subclass__(**kwargs)
+        kind = cls.model_fields["kind"].default
+        if not isinstance(kind, str):
+            return  # what several methods have in common
+        other = SELECTORS.get(kind, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"{cls.__name__} has the kind of {other.__name__}, {kind!r}")
+        SELECTORS[kind] = cls
+
+    @classmethod
+    def tables(cls) -> tuple[str, str]:
+        """Return the tables of its own kernels: the GPU router's, the summaries'."""
+        return cls.router_table, cls.summary_table
 
     def resolve(self, input_tokens: int, output_tokens: int, head_dim: int) -> Selector:
         """Return this selector with everything that depends on the workload worked out.

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
+from essim.errors import BadValueError
 from essim.methods.selectors import paged
 from essim.methods.selectors.base import RouteWork, Selector, Tokens, Values
 from essim.model.shape import Count, ModelShape, dtype_bytes
@@ -65,9 +66,8 @@ class RocketKV(Selector):
         if self.budget_tokens is None and None in given:
             raise ValueError("give budget_tokens, or prompt_budget, page_tokens and top_pages")
         if self.budget_tokens is not None and given != (None, None, None):
-            raise ValueError(
-                "budget_tokens derives prompt_budget, page_tokens and top_pages; give one way"
-            )
+            message = "budget_tokens derives prompt_budget, page_tokens and top_pages"
+            raise BadValueError(message, "Give one way")
         paged.check_block(self.page_tokens, self.kv_block_tokens)
         dtype_bytes(self.summary_dtype)
         return self
@@ -84,17 +84,19 @@ class RocketKV(Selector):
         page = settings.page_tokens
         prompt_budget = math.floor(settings.capacity_tokens) - output_tokens
         if prompt_budget < OBSERVATION_WINDOW_TOKENS:
-            raise ValueError(
+            raise BadValueError(
                 f"budget_tokens {budget} with {input_tokens} input and {output_tokens} output "
-                f"tokens leaves a prompt budget of {prompt_budget} tokens; raise budget_tokens or "
-                "shorten the output"
+                f"tokens leaves a prompt budget of {prompt_budget} tokens",
+                "Raise budget_tokens or shorten the output",
             )
-        resolved = RocketKV(
-            prompt_budget=prompt_budget,
-            page_tokens=page,
-            top_pages=max(1, budget // 2 // page),
-            kv_block_tokens=self.kv_block_tokens or page,
-            summary_dtype=self.summary_dtype,
+        resolved = self.model_copy(
+            update={
+                "budget_tokens": None,
+                "prompt_budget": prompt_budget,
+                "page_tokens": page,
+                "top_pages": max(1, budget // 2 // page),
+                "kv_block_tokens": self.kv_block_tokens or page,
+            }
         )
         resolved._policy_channels = settings.channels
         return resolved

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import AliasChoices, Field
 
+from essim.errors import BadValueError
 from essim.model.hf.blocks import read_mla, read_moe, read_recurrent
 from essim.model.hf.layers import mixers, mlps, window_tokens
 from essim.model.hf.source import Part, Source
@@ -103,7 +104,7 @@ def _known(name: object, folder: Path) -> ModelShape:
         return read_config(folder / name)
     if str(name) not in PRESETS:
         hint = nearest_hint(str(name), list(PRESETS))
-        raise ValueError(f"no model {name!r}; {hint or 'a path must end in .json'}")
+        raise BadValueError(f"no model {name!r}", hint or "A path must end in .json")
     return PRESETS[str(name)]
 
 

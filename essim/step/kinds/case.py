@@ -149,3 +149,25 @@ class Work:
 
 
 Pricer = Callable[[Case, Point], Work]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What there is to know of an op kind: its work, and what it is for.
+
+    Attributes
+    ----------
+    part
+        ``routing`` is what would take no time if routing and hand-over cost nothing, ``attention``
+        what would if nothing were attended to; ``flow`` is all else.
+    tables
+        The tables that may price it, where that is not one of its own name. Those that a selector
+        names are known of it.
+    constant
+        Whether a profile may give its time as one number instead.
+    """
+
+    work: Pricer
+    part: Literal["flow", "attention", "routing"] = "flow"
+    tables: tuple[str, ...] | None = None
+    constant: bool = False

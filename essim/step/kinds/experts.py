@@ -6,7 +6,7 @@ Uniform routing is assumed: `Moe.distinct_experts` are read, each once. Skewed r
 from __future__ import annotations
 
 from essim.model.shape import Moe, dtype_bytes
-from essim.step.kinds.case import Case, Point, Pricer, Work
+from essim.step.kinds.case import Case, Kind, Point, Pricer, Work
 
 
 def _moe(case: Case) -> Moe:
@@ -58,9 +58,9 @@ def _moe_act(case: Case, point: Point) -> Work:
     return Work("moe_act", axes={"rows": point.rows}, byte_count=moved)
 
 
-EXPERT_KINDS: dict[str, Pricer] = {
-    "moe_router": _router,
-    "moe_gate_up": _grouped("gate_up"),
-    "moe_act": _moe_act,
-    "moe_down": _grouped("down"),
+EXPERT_KINDS = {
+    "moe_router": Kind(_router),
+    "moe_gate_up": Kind(_grouped("gate_up")),
+    "moe_act": Kind(_moe_act),
+    "moe_down": Kind(_grouped("down")),
 }

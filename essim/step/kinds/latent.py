@@ -7,7 +7,7 @@ heads read the same latent once. A prefill expands the latents to K and V of eve
 from __future__ import annotations
 
 from essim.model.shape import Mla, dtype_bytes
-from essim.step.kinds.case import Case, Point, Pricer, Work
+from essim.step.kinds.case import Case, Kind, Point, Pricer, Work
 
 
 def _mla(case: Case) -> Mla:
@@ -58,9 +58,9 @@ def _attn_prefill_mla(case: Case, point: Point) -> Work:
     )
 
 
-LATENT_KINDS: dict[str, Pricer] = {
-    "mla_absorb_q": _absorb("q"),
-    "mla_absorb_v": _absorb("v"),
-    "attn_mla": _attn_mla,
-    "attn_prefill_mla": _attn_prefill_mla,
+LATENT_KINDS = {
+    "mla_absorb_q": Kind(_absorb("q")),
+    "mla_absorb_v": Kind(_absorb("v")),
+    "attn_mla": Kind(_attn_mla, "attention"),
+    "attn_prefill_mla": Kind(_attn_prefill_mla, "attention"),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from essim.model.shape import ModelShape, dtype_bytes
-from essim.step.kinds.case import Case, Point, Pricer, Work
+from essim.step.kinds.case import Case, Kind, Point, Pricer, Work
 
 
 def _gemm(name: str) -> Pricer:
@@ -99,25 +99,23 @@ def _attn_sparse(case: Case, point: Point) -> Work:
     )
 
 
-def constant(name: str, launches: int) -> Pricer:
-    """Return the work of an op whose time is a constant of the profile."""
-    return lambda case, point: Work(name, launches=launches, device="constant")
+def _host(case: Case, point: Point) -> Work:
+    """What the host does between steps: a number of the profile, zero without one."""
+    return Work("host", launches=0, device="constant")
 
 
-LAYER_KINDS: dict[str, Pricer] = {
-    "embed": _elementwise("embed", lambda m: 2 * m.hidden),
-    "norm": _elementwise("norm", lambda m: 3 * m.hidden),
-    "rope": _elementwise("rope", _rope_width),
-    "act": _act,
-    "gemm_qkv": _gemm("qkv"),
-    "gemm_q_b": _gemm("q_b"),
-    "gemm_kv_b": _gemm("kv_b"),
-    "gemm_o": _gemm("o"),
-    "gemm_gate_up": _gemm("gate_up"),
-    "gemm_down": _gemm("down"),
-    "head": _head,
-    "host": constant("host", 0),
-    "attn_dense": _attn_dense,
-    "attn_window": _attn_window,
-    "attn_sparse": _attn_sparse,
+LAYER_KINDS = {
+    "embed": Kind(_elementwise("embed", lambda m: 2 * m.hidden)),
+    "norm": Kind(_elementwise("norm", lambda m: 3 * m.hidden)),
+    "rope": Kind(_elementwise("rope", _rope_width)),
+    "act": Kind(_act, tables=("act", "act_plain")),
+    **{
+        f"gemm_{name}": Kind(_gemm(name), tables=("gemm",))
+        for name in ("qkv", "q_b", "kv_b", "o", "gate_up", "down")
+    },
+    "head": Kind(_head),
+    "host": Kind(_host, tables=(), constant=True),
+    "attn_dense": Kind(_attn_dense, "attention"),
+    "attn_window": Kind(_attn_window, "attention", tables=("attn_dense",)),
+    "attn_sparse": Kind(_attn_sparse, "attention"),
 }

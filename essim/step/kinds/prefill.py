@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from essim.step.kinds.case import Case, Point, Pricer, Work
+from essim.step.kinds.case import Case, Kind, Point, Work
 
 
 def _attn_prefill(case: Case, point: Point) -> Work:
@@ -60,10 +60,10 @@ def _summary_d2h(case: Case, point: Point) -> Work:
     return Work("summary_d2h", axes={"payload_bytes": moved}, byte_count=moved, device="d2h")
 
 
-PREFILL_KINDS: dict[str, Pricer] = {
-    "attn_prefill": _attn_prefill,
-    "attn_prefill_window": _attn_prefill_window,
-    "stage1_select": _stage1_select,
-    "summary_build": _summary_build,
-    "summary_d2h": _summary_d2h,
+PREFILL_KINDS = {
+    "attn_prefill": Kind(_attn_prefill, "attention"),
+    "attn_prefill_window": Kind(_attn_prefill_window, "attention"),
+    "stage1_select": Kind(_stage1_select),
+    "summary_build": Kind(_summary_build, tables=()),
+    "summary_d2h": Kind(_summary_d2h, "routing"),
 }

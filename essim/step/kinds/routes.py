@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from essim.step.kinds.case import Case, Device, Point, Pricer, Work
+from essim.step.kinds.case import Case, Device, Kind, Point, Pricer, Work
 
 Values = NDArray[np.float64]
 
@@ -164,17 +164,17 @@ def _index_h2d(case: Case, point: Point) -> Work:
     return _in_flight("index_h2d", "h2d", _index_bytes(case, point))
 
 
-ROUTE_KINDS: dict[str, Pricer] = {
-    "gpu_route_stepwise": _gpu_route("stepwise"),
-    "gpu_route_fused": _gpu_route("fused"),
-    "gpu_proxy": _gpu_proxy,
-    "gpu_side_slowdown": _gpu_side_slowdown,
-    "proxy_down": _proxy_down,
-    "publish": _publish,
-    "await": _await,
-    "anchor_d2h": _anchor_d2h,
-    "key_d2h": _key_d2h,
-    "index_h2d": _index_h2d,
-    "cpu_route": _cpu_route,
-    "cpu_update": _cpu_update,
+ROUTE_KINDS = {
+    "gpu_route_stepwise": Kind(_gpu_route("stepwise"), "routing", tables=()),
+    "gpu_route_fused": Kind(_gpu_route("fused"), "routing"),
+    "gpu_proxy": Kind(_gpu_proxy, "routing"),
+    "gpu_side_slowdown": Kind(_gpu_side_slowdown, "routing"),
+    "proxy_down": Kind(_proxy_down, "routing"),
+    "publish": Kind(_publish, "routing", constant=True),
+    "await": Kind(_await, "routing", constant=True),
+    "anchor_d2h": Kind(_anchor_d2h, "routing", constant=True),
+    "key_d2h": Kind(_key_d2h, "routing", constant=True),
+    "index_h2d": Kind(_index_h2d, "routing", constant=True),
+    "cpu_route": Kind(_cpu_route, "routing"),
+    "cpu_update": Kind(_cpu_update, "routing"),
 }

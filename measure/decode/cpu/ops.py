@@ -72,7 +72,7 @@ class StepOps:
         found = []
         ops = decode_step(self.weights.model, selector, self.routing)
         keys = (op for op in ops if op.kind == "key_d2h")
-        self._carried = {op.waits[0]: int(op.name.partition(".")[2]) for op in keys}
+        self._carried = {op.waits[0]: op.layer or 0 for op in keys}
         for op in ops:
             run = self._runner(op)
             if run is not None:
@@ -80,8 +80,7 @@ class StepOps:
         return found
 
     def _runner(self, op: Op) -> Callable[[], None] | None:
-        stage, _, number = op.name.partition(".")
-        layer = int(number or 0)
+        stage, layer = op.stage, op.layer or 0
         if op.stream != MAIN_STREAM:
             return None
         own, norms = self.weights.layers[layer], {"norm_final": self.weights.norm_final}

@@ -202,10 +202,10 @@ class GpuDecode(DecodeRun):
             for op, start, end in zip(self._ops, at, at[1:], strict=False)
         ]
         ends = {name: end for name, _, end, _ in events}
-        for name, end in ends.items():
-            stage, _, layer = name.partition(".")
-            if stage == "await" and f"publish.{layer}" in ends:
-                events.append((f"route.{layer}", ends[f"publish.{layer}"], end, "cpu"))
+        for op in self._ops:
+            start = ends.get(f"publish.{op.layer}")
+            if op.kind == "await" and start is not None:
+                events.append((f"route.{op.layer}", start, ends[op.name], "cpu"))
         return traced(events, {op.name: op.kind for op in self._ops})
 
     @property

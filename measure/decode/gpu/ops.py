@@ -38,6 +38,7 @@ class StepOp:
     kind: str
     stream: str
     launch: Launch
+    layer: int | None = None
 
 
 class Buffers:
@@ -107,7 +108,7 @@ class StepProgram:
         self._first_routed = selector.dense_layers()
         made: list[StepOp] = []
         for op in decode_step(self.weights.model, selector, self.routing):
-            stage = op.name.partition(".")[0]
+            stage = op.stage
             if stage in ("proxy_down", "publish", "proxy") and self._added is not None:
                 self._waiting.append(op)
                 continue
@@ -119,14 +120,17 @@ class StepProgram:
         return made
 
     def _made(self, op: Op) -> list[StepOp]:
-        stage, _, number = op.name.partition(".")
-        layer = int(number or 0)
+        stage, layer = op.stage, op.layer or 0
         build = getattr(self, f"_{stage}", None)
         on_main = op.stream == "gpu" or stage == "proxy"
         if build is None or not on_main:
             return []
         launch = build(layer)
-        return [] if launch is None else [StepOp(op.name, op.kind, op.stream or "gpu", launch)]
+        return (
+            []
+            if launch is None
+            else [StepOp(op.name, op.kind, op.stream or "gpu", launch, op.layer)]
+        )
 
     def _embed(self, layer: int) -> Launch:
         context, b = self.cache.context, self.b

@@ -1,0 +1,129 @@
+"""The YAML of a hardware profile: devices and links, each number with its source and date."""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, Literal, TypeVar, cast
+
+from pydantic import Field, model_validator
+
+from essim.errors import BadValueError
+from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Settings
+from essim.text.yaml import Strict, nearest_hint
+
+T = TypeVar("T")
+
+DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
+
+
+class Sourced(Strict, Generic[T]):
+    """A number, where it comes from and when.
+
+    `low` and `high` bound it where a range is all that is known: results then carry an interval.
+    `source` is `measured` on this machine, `published` by its maker or a paper, or `assumed`.
+    """
+
+    value: T
+    low: T | None = None
+    high: T | None = None
+    source: Literal["measured", "published", "assumed"]
+    reference: str
+    date: Annotated[str, Field(pattern=DATE)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Sourced[T]:
+        low, value, high = (cast("float | None", v) for v in (self.low, self.value, self.high))
+        if (low is None) != (high is None):
+            raise ValueError("a range needs both low and high")
+        if low is not None and high is not None and value is not None and not low <= value <= high:
+            raise ValueError(f"value {value:g} is not between low {low:g} and high {high:g}")
+        return self
+
+
+class Gpu(Strict):
+    """A GPU's peaks as seen by one process; `clock_hz` is what it runs at under load."""
+
+    name: str
+    memory_bytes: Sourced[Bytes]
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    bf16_flops_per_s: Sourced[FlopsPerSecond]
+    fp8_flops_per_s: Sourced[FlopsPerSecond] | None = None
+    launch_s: Sourced[Seconds]
+    clock_hz: Sourced[Hertz] | None = None
+
+    def flops_per_s(self, dtype: str) -> float:
+        """Return the peak of GEMMs in `dtype`: that of bf16, but fp8 may have its own."""
+        own = self.fp8_flops_per_s if dtype == "fp8" else None
+        return (own or self.bf16_flops_per_s).value
+
+
+class Cpu(Strict):
+    """The host's peaks as seen by one process."""
+
+    name: str
+    cores: Sourced[Annotated[int, Field(ge=1)]]
+    memory_bytes: Sourced[Bytes]
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    fp32_flops_per_s: Sourced[FlopsPerSecond]
+
+
+class Link(Strict):
+    """One direction between host and GPU: bytes over bandwidth, plus the latency of a flag."""
+
+    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
+    flag_latency_s: Sourced[Seconds]
+
+
+class HeldOut(Strict):
+    """How well a table predicts measured points that are not in it."""
+
+    points: Annotated[int, Field(ge=1)]
+    median_frac: Annotated[float, Field(ge=0)]
+    worst_frac: Annotated[float, Field(ge=0)]
+
+
+class TableSpec(Strict):
+    """How to read one table file, and for which settings its times hold.
+
+    `holds_for` maps a setting to the values the table holds for: a point with another value is not
+    in the table. `jumps` are ticks of an axis, for all keys, right after which its times jump.
+    `kernel_hash` is of the code that was timed, where essim timed its own.
+    """
+
+    keys: list[str] = Field(default_factory=list)
+    axes: Annotated[list[str], Field(min_length=1)]
+    jumps: dict[str, list[float]] = Field(default_factory=dict)
+    holds_for: dict[str, Settings] = Field(default_factory=dict)
+    source: Literal["measured", "published"]
+    reference: str
+    date: Annotated[str, Field(pattern=DATE)]
+    kernel_hash: str = ""
+    note: str = ""
+    heldout: HeldOut | None = None
+
+    @model_validator(mode="after")
+    def _jumps_along_axes(self) -> TableSpec:
+        for axis in self.jumps:
+            if axis not in self.axes:
+                hint = nearest_hint(axis, self.axes)
+                raise BadValueError(f"jumps along {axis!r}, no axis", hint)
+        return self
+
+
+class ProfileSpec(Strict):
+    """A hardware profile's YAML.
+
+    `reference` names another profile, whose measured times are carried over where this one has
+    none: what is latency as it is, bytes and FLOPs by the peaks of both devices.
+    """
+
+    name: str
+    provisional: bool = False
+    description: str
+    reference: str | None = None
+    gpu: Gpu
+    cpu: Cpu
+    d2h: Link
+    h2d: Link
+    provenance: dict[str, str | int | float | None] = Field(default_factory=dict)
+    constants: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
+    tables: dict[str, TableSpec] = Field(default_factory=dict)

@@ -1,0 +1,183 @@
+"""The plan: a scenario file with its ``--set`` overrides as a base point and a grid of points."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from essim.errors import BadValueError, InputError
+from essim.hardware.profile import find_profile
+from essim.methods.routing import expand_preset
+from essim.model.hf import expand_model
+from essim.simulate.scenario import Scenario
+from essim.text.yaml import (
+    Document,
+    Path_,
+    key_paths,
+    nearest_key_hint,
+    parse_scalar,
+    read_yaml,
+    validate,
+)
+
+# A larger grid is a mistake: it would run for hours.
+_MOST_POINTS = 100_000
+
+
+def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, list[Scenario]]:
+    """Read a scenario and return (its base point, every point of its sweep).
+
+    Parameters
+    ----------
+    overrides
+        ``key=value`` texts of ``--set``; a swept key that is set is no longer swept.
+
+    Raises
+    ------
+    InputError
+        With file, line and key of what is wrong.
+    """
+    document = read_yaml(file)
+    data = copy.deepcopy(document.data)
+    folder = file.parent
+    _expand(data, document, folder)
+    set_paths = [_apply_override(text, data, folder) for text in overrides]
+    document = replace(document, overrides=dict.fromkeys(set_paths))
+    sweep = data.get("sweep")
+    if isinstance(sweep, dict):
+        for path in set_paths:
+            sweep.pop(".".join(map(str, path)), None)
+    base = _checked(data, document, folder)
+    return base, _grid(base, data, document, folder)
+
+
+def _checked(data: dict[str, Any], document: Document, folder: Path) -> Scenario:
+    """Return the scenario, its parts checked against each other."""
+    point = validate(Scenario, data, document)
+    for key, check in (
+        ("hardware", lambda: find_profile(point.hardware, folder)),
+        ("selector", point.check_selector),
+        ("routing", lambda: point.routing.anchors(point.model.layers)),
+    ):
+        try:
+            check()
+        except ValueError as error:
+            raise document.value_error(error, at=(key,)) from None
+    return point
+
+
+def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:
+    """Replace presets by the mappings they stand for, in place."""
+    selector = data.get("selector")
+    if isinstance(selector, dict) and selector.get("kind") == "dense":
+        data.setdefault("routing", "gpu-target")  # nothing is routed
+    for key, expand in (
+        ("model", lambda value: expand_model(value, folder)),
+        ("routing", lambda value: expand_preset(value) if isinstance(value, str) else value),
+    ):
+        if key in data:
+            try:
+                data[key] = expand(data[key])
+            except ValueError as error:
+                raise document.value_error(error, at=(key,)) from None
+
+
+def _apply_override(text: str, data: dict[str, Any], folder: Path) -> Path_:
+    """Set one ``key=value`` in `data` and return its path."""
+    key, equals, value_text = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise InputError(f"{text!r} is not KEY=VALUE", "Such as workload.batch=4", file="--set")
+    value = parse_scalar(value_text)
+    path: Path_ = tuple(key.split("."))
+    if path[0] == "sweep" and len(path) > 1:
+        path = ("sweep", ".".join(map(str, path[1:])))
+    place = Document(Path("--set"), data, {}, {path: None})
+    try:
+        _put(data, path, value, folder)
+    except ValueError as error:
+        raise place.value_error(error, at=path) from None
+    return path
+
+
+def _put(data: dict[str, Any], path: Path_, value: Any, folder: Path) -> None:
+    """Put `value` at `path`; a routing preset keeps the settings it leaves open."""
+    *parents, last = path
+    node: Any = data
+    for part in parents:
+        if not isinstance(node, dict) or not isinstance(node.get(str(part), {}), dict):
+            raise BadValueError(f"{part!r} has no keys below it")
+        node = node.setdefault(str(part), {})
+    if path == ("routing",) and isinstance(value, str):
+        kept = node.get("routing")
+        open_settings = (
+            {k: v for k, v in kept.items() if k != "mix"} if isinstance(kept, dict) else {}
+        )
+        value = open_settings | expand_preset(value)
+    elif path == ("model",):
+        value = expand_model(value, folder)
+    node[str(last)] = value
+
+
+def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path) -> list[Scenario]:
+    """Return every point of the full grid, in file order, the last key fastest.
+
+    Of a selector that routes nothing, points that differ in routing are one and the same: it is
+    there once.
+    """
+    _check_sweep(base, document)
+    points: list[Scenario] = []
+    unrouted: set[str] = set()
+    models: dict[str, int] = {}
+    for at, point in _points(base, data, document, folder):
+        if not point.selector.query_conditioned:
+            same = repr(point.model_copy(update={"routing": base.routing}))
+            if same in unrouted:
+                continue
+            unrouted.add(same)
+        points.append(point)
+        # Results tell models apart by their names.
+        index = at.get("model", 0)
+        if models.setdefault(point.model.name, index) != index:
+            hint = "Give each its own: {preset: ..., name: ...}"
+            raise document.error("two models have one name", hint, at=("sweep", "model", index))
+    return points
+
+
+def _check_sweep(base: Scenario, document: Document) -> None:
+    """Refuse keys that there are not, values that are there twice, and grids without end."""
+    known = [path for path in key_paths(Scenario) if path.split(".")[0] not in ("sweep", "name")]
+    for key in base.sweep:
+        if key not in known:
+            hint = nearest_key_hint(key.split(".")[-1], known)
+            raise document.error("unknown key", hint, at=("sweep", key))
+    for key, values in base.sweep.items():
+        doubled = [value for i, value in enumerate(values) if value in values[:i]]
+        if doubled:
+            raise document.error(f"{doubled[0]!r} is there twice", "Delete one", at=("sweep", key))
+    if math.prod(map(len, base.sweep.values())) > _MOST_POINTS:
+        raise document.error(f"more than {_MOST_POINTS} points", "Sweep less", at=("sweep",))
+
+
+def _points(
+    base: Scenario, data: dict[str, Any], document: Document, folder: Path
+) -> Iterator[tuple[dict[str, int], Scenario]]:
+    """Yield each point, after which value of every swept key it has."""
+    for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):
+        at = dict(zip(base.sweep, indices, strict=True))
+        point = copy.deepcopy(data) | {"sweep": {}}
+        swept: dict[Path_, int | None] = {}
+        for key, index in at.items():
+            path: Path_ = tuple(key.split("."))
+            swept[path] = document.place(("sweep", key, index))[1]
+            try:
+                _put(point, path, copy.deepcopy(base.sweep[key][index]), folder)
+            except ValueError as error:
+                raise document.value_error(error, at=("sweep", key, index)) from None
+        places = replace(document, overrides=swept | dict(document.overrides))
+        yield at, _checked(point, places, folder)
