@@ -1,0 +1,1 @@
+"""Tables and figures of the docs: each public function of these modules makes one."""
