@@ -113,20 +113,22 @@ def errors() -> list[str]:
 
 
 def errors_by_budget() -> list[str]:
-    """One row a mode and budget: errors, and how far gains are apart."""
+    """One row a mode: errors, and how far gains are apart; / parts 128 and 256 attended tokens."""
     gains = {(row["mode"], row["attended_tokens"]): row for row in compared("h200").gains}
-    body = [["`dense`", "all", *_summary(_of("dense")), "-", "-"]]
-    for mode, budget in itertools.product(MODES[1:], BUDGETS):
-        own = [pair for pair in _of(mode) if pair["attended_tokens"] == budget]
-        if not own:
-            continue
-        points = ["-", "-"]
+    body = []
+    for mode in MODES:
+        parts = [[p for p in _of(mode) if p["attended_tokens"] == budget] for budget in BUDGETS]
+        mapes = [f"{mean(map(abs, _percent(own))):.2f}" for own in parts if own]
         # A mode with one budget has its gains once, of all budgets.
-        apart = gains.get((mode, budget)) or gains.get((mode, None))
-        if apart:
-            points = [f"{apart['mean_points']:.2f}", f"{apart['worst_points']:+.2f}"]
-        body.append([f"`{mode}`", str(budget), *_summary(own), *points])
-    head = ("mode", "attended", "cells", "bias", "MAPE", "worst", "gains apart", "worst gain")
+        apart = [row for budget in BUDGETS if (row := gains.get((mode, budget)))]
+        apart = apart or [row for row in [gains.get((mode, None))] if row]
+        points = [f"{row['mean_points']:.2f}" for row in apart]
+        worst = max((row["worst_points"] for row in apart), key=abs, default=None)
+        cells, bias, mape, largest = _summary(_of(mode))
+        shown = f"{' / '.join(mapes)} %" if mapes else mape
+        gain = [" / ".join(points) or "-", "-" if worst is None else f"{worst:+.2f}"]
+        body.append([f"`{mode}`", cells, bias, shown, largest, *gain])
+    head = ("mode", "cells", "bias", "MAPE", "worst", "gains apart", "worst gain")
     return table(head, body)
 
 

@@ -123,25 +123,23 @@ def unstable() -> str:
 
 
 def steps() -> list[str]:
-    """Step times at 128 attended tokens: mean of the repetitions; of CPU modes range over mean."""
-
-    def shown(mode: str, batch: int, context: int) -> str:
-        spread = f" ({_spread(mode, batch, context):.1f})" if mode in CPU_MODES else ""
-        return step(mode, batch, context) + spread
-
-    body = [[str(c), str(b), *(shown(m, b, c) for m in MODES)] for c in CONTEXTS for b in BATCHES]
+    """Step times at 128 attended tokens: mean of the repetitions."""
+    body = [[str(c), str(b), *(step(m, b, c) for m in MODES)] for c in CONTEXTS for b in BATCHES]
     return table(("S", "batch", *(f"`{mode}`" for mode in MODES)), body)
 
 
+def readme_steps() -> list[str]:
+    """Steps of some modes at the shortest context."""
+    modes = ("dense", *GPU_MODES[:2], GPU_MODES[3], "cpu-target", "cpu-mid")
+    body = [[f"`{mode}`", *(step(mode, batch, CONTEXTS[0]) for batch in (1, 8))] for mode in modes]
+    return table(("mode, ms a step", "batch 1", "batch 8"), body)
+
+
 def gains() -> list[str]:
-    """Gains over the fused inline router at 128 attended tokens."""
+    """Gains over the fused inline router at 128 attended tokens, over all contexts."""
     modes = (*GPU_MODES[2:], *CPU_MODES)
-    body = [
-        [str(c), str(b), *(f"{_gain(m, GPU_MODES[1], b, c):+.1f}" for m in modes)]
-        for c in CONTEXTS
-        for b in BATCHES
-    ]
-    return table(("S", "batch", *(f"`{mode}`" for mode in modes)), body)
+    body = [[str(b), *(gain(m, GPU_MODES[1], b) for m in modes)] for b in BATCHES]
+    return table(("batch", *(f"`{mode}`" for mode in modes)), body)
 
 
 def _paying(mode: str, context: int, attended: int) -> str:

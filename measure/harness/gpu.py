@@ -64,7 +64,7 @@ def capture(launches: Sequence[Launch]) -> torch.cuda.CUDAGraph:
     They are run on a stream that is new each time. Once a process has used a third stream, the
     default one counted, each kernel of a graph was seen to take 0.36 us longer, and tables whose
     graphs were not warmed up so came out half in one state and half in the other
-    (docs/validation.md). A server has many streams, so prices shall be of such a process.
+    (docs/kernels.md). A server has many streams, so prices shall be of such a process.
     """
     warm_up = torch.cuda.Stream()
     warm_up.wait_stream(torch.cuda.current_stream())

@@ -139,7 +139,7 @@ def step_beyond_layers_s(layers: int = 32) -> float:
     """Return what a step's graph takes beyond its layers, replayed back to back.
 
     Layers are priced in short graphs. One of some 240 kernels and more takes some 10 us longer,
-    once (docs/performance.md), and a little time lies between a step and the next. Here a layer is
+    once (docs/kernels.md), and a little time lies between a step and the next. Here a layer is
     an eighth of what sixteen take more than eight, in graphs as short as those of the tables.
     """
     seconds = dict(graph_lengths((8, 16, layers)))
