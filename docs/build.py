@@ -69,11 +69,14 @@ def page(file: Path) -> str:
 def main(check: bool) -> int:
     """Write what differs, or only name it; return the exit code."""
     texts = {file: page(file) for file in PAGES} | pictures.files()
-    changed = [file for file, text in texts.items() if file.read_text() != text]
+    changed = [
+        file for file, text in texts.items() if not file.exists() or file.read_text() != text
+    ]
     for file in changed:
         print(f"{file.relative_to(ROOT)}: {'differs from the data' if check else 'written'}")
         if check:
-            for old, new in zip(MADE.findall(file.read_text()), MADE.findall(texts[file])):
+            before = MADE.findall(file.read_text()) if file.exists() else []
+            for old, new in zip(before, MADE.findall(texts[file]), strict=False):
                 if old != new:
                     print(f"  {old[1]}: {old[2].strip()} -> {new[2].strip()}")
         else:

@@ -6,11 +6,11 @@ import itertools
 from statistics import mean, median
 
 import numpy as np
-from made.data import ROOT, chain, profile, table
 
 from essim.simulate.scenario import load_scenario
 from essim.step.kinds import Case, Point
 from essim.step.price import CostModel
+from made.data import ROOT, chain, profile, table
 
 SIZES = {256: "256 B", 8 << 10: "8 KiB", 64 << 10: "64 KiB"}
 SIZES |= {1 << 20: "1 MiB", 8 << 20: "8 MiB", 128 << 20: "128 MiB"}
@@ -89,7 +89,11 @@ def whole_steps() -> list[str]:
         measured = float(ops.pop("step")["price_us"])
         ops.pop("sum of prices / step")
         predicted = _predicted_us(batch, context, {op: int(r["count"]) for op, r in ops.items()})
-        cells = [f"{measured:.1f}", f"{predicted:.1f}", f"{100 * (predicted / measured - 1):+.2f} %"]
+        cells = [
+            f"{measured:.1f}",
+            f"{predicted:.1f}",
+            f"{100 * (predicted / measured - 1):+.2f} %",
+        ]
         body.append([str(batch), str(context), *cells])
     return table(("batch", "S", "measured us", "predicted us", "error"), body)
 

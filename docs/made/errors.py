@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean, median
-
-from made.data import BATCHES, BUDGETS, MODES, ROOT, RUNS, compared, csv_rows, inside_count, profile, table
 
 from essim.engines import finish_maxplus
 from essim.methods.selectors.dense import Dense
 from essim.results.rows import Row
 from essim.simulate.replay import Run, run_decode
 from essim.simulate.scenario import load_scenario
+from made.data import (
+    BATCHES,
+    BUDGETS,
+    MODES,
+    ROOT,
+    RUNS,
+    compared,
+    csv_rows,
+    inside_count,
+    profile,
+    table,
+)
 
 LAPTOP_MODES = ("dense", "gpu-target", "cpu-target", "cpu-in", "cpu-mid", "cpu-mix")
 LAPTOP_KINDS = {
@@ -57,11 +66,6 @@ def _summary(pairs: Sequence[Row], digits: int = 2) -> list[str]:
     return [str(len(errors)), *figures, f"{max(errors, key=abs):+.{digits}f} %"]
 
 
-def cells(group: str, *batches: int) -> str:
-    """How many cells a group has."""
-    return str(len(_of(group, *batches)))
-
-
 def mape(group: str, *batches: int, run: str = "h200") -> str:
     """The mean of a group's errors without their signs."""
     return f"{mean(map(abs, _percent(_of(group, *batches, run=run)))):.2f} %"
@@ -83,6 +87,14 @@ def mapes(group: str) -> str:
     modes = {str(pair["mode"]) for pair in _of(group)}
     values = [mean(map(abs, _percent(_of(mode)))) for mode in modes]
     return f"{min(values):.1f} to {max(values):.1f} %"
+
+
+def mapes_by_batch() -> str:
+    """The MAPE of all modes with the pool, batch by batch."""
+    own = {batch: mean(map(abs, _percent(_of("pool", batch)))) for batch in BATCHES}
+    first, *others = (f"{value:.0f} % at {batch}" for batch, value in own.items())
+    first = first.replace("% at", "% on average at batch")
+    return f"{', '.join([first, *others[:-1]])} and {others[-1]}"
 
 
 def inside(group: str) -> str:

@@ -1,15 +1,10 @@
-"""What kernels of the H200 take, beside what they could, and one layer worked by hand."""
+"""What kernels of the H200 take, beside what they could."""
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
-from made.data import ROOT, floor_us, profile, table, table_us
 
-from essim.engines import finish_maxplus
-from essim.simulate.replay import run_decode
-from essim.simulate.scenario import load_scenario
+from made.data import floor_us, profile, table, table_us
 
 # Bytes of a token's keys in a layer; of its keys and values.
 KEYS, KV = 8 * 128 * 2, 2 * 8 * 128 * 2
@@ -172,14 +167,49 @@ def _routers() -> list[Kernel]:
 def _small() -> list[Kernel]:
     latent_and_key = 2 * 128 + KEYS
     rows = [
-        ("norm with residual", "norm", (1,), 3 * 4096 * 2, 1, "what it delays of the GEMM behind it"),
-        ("RoPE and KV append", "rope", (1,), 2 * 6144 * 2, 1, "latency of a small kernel between GEMMs"),
+        (
+            "norm with residual",
+            "norm",
+            (1,),
+            3 * 4096 * 2,
+            1,
+            "what it delays of the GEMM behind it",
+        ),
+        (
+            "RoPE and KV append",
+            "rope",
+            (1,),
+            2 * 6144 * 2,
+            1,
+            "latency of a small kernel between GEMMs",
+        ),
         ("SiLU times the other half", "act", (1,), 3 * 14336 * 2, 1, "the same"),
         ("embedding", "embed", (1,), 2 * 4096 * 2, 1, "latency"),
         ("LM head and sampling", "head", (1,), 128256 * 4096 * 2, 3, "bytes"),
-        ("down-projection, rank 128", "proxy_down", (1,), 128 * 4096 * 2, 1, "the norm's sum before the product"),
-        ("publish of latent and key", "publish", (latent_and_key,), 0, 1, "a write and a flag over PCIe"),
-        ("await, 1 KiB of indices", "await", (1024,), 0, 1, "two reads over PCIe, one after the other"),
+        (
+            "down-projection, rank 128",
+            "proxy_down",
+            (1,),
+            128 * 4096 * 2,
+            1,
+            "the norm's sum before the product",
+        ),
+        (
+            "publish of latent and key",
+            "publish",
+            (latent_and_key,),
+            0,
+            1,
+            "a write and a flag over PCIe",
+        ),
+        (
+            "await, 1 KiB of indices",
+            "await",
+            (1024,),
+            0,
+            1,
+            "two reads over PCIe, one after the other",
+        ),
     ]
     proxy = table_us("gpu_proxy", 1, projection_rank=128), floor_us(2 * 128 * 4096 * 2, 2)
     return [
@@ -191,9 +221,27 @@ def _small() -> list[Kernel]:
 def _prefill() -> list[Kernel]:
     flops = 4 * PROMPT**2 / 2 * 32 * 128
     rows = [
-        ("stage 1, 40960 tokens", "stage1_select", PROMPT, PROMPT * KEYS + 2 * 4096 * KV, "torch operations that write and read fp32 scores of 32 queries"),
-        ("page summaries of 4096 kept tokens", "summary_build", 4096, 4096 * (KEYS + 512), "rows of pages are written a byte at a time, channel by channel"),
-        ("Quest summaries of 40960 tokens", "summary_build_quest", PROMPT, PROMPT * (KEYS + 2 * KEYS / 16), "bytes"),
+        (
+            "stage 1, 40960 tokens",
+            "stage1_select",
+            PROMPT,
+            PROMPT * KEYS + 2 * 4096 * KV,
+            "torch operations that write and read fp32 scores of 32 queries",
+        ),
+        (
+            "page summaries of 4096 kept tokens",
+            "summary_build",
+            4096,
+            4096 * (KEYS + 512),
+            "rows of pages are written a byte at a time, channel by channel",
+        ),
+        (
+            "Quest summaries of 40960 tokens",
+            "summary_build_quest",
+            PROMPT,
+            PROMPT * (KEYS + 2 * KEYS / 16),
+            "bytes",
+        ),
     ]
     attention = (
         f"prefill attention, {PROMPT} tokens",
@@ -205,63 +253,3 @@ def _prefill() -> list[Kernel]:
         (label, table_us(name, tokens), floor_us(moved, 1), why)
         for label, name, tokens, moved, why in rows
     ]
-
-
-@cache
-def _layer(routing: str) -> tuple[dict[str, float], float]:
-    """Microseconds of layer 10's ops at S = 8192 with a routing, and that layer's period."""
-    overrides = [f"routing={routing}", "workload.output_tokens=4097"]
-    base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", overrides)
-    run = run_decode(base, profile(), finish_maxplus, 4096)
-    names = [op.name for op in run.ops]
-    ops = {
-        op.name.split(".")[0]: float(row[-1]) / 1e6
-        for op, row in zip(run.ops, run.durations_ps, strict=True)
-        if op.name.endswith(".10")
-    }
-    rows = [names.index("down.10"), names.index("down.9")]
-    ends = finish_maxplus(run.ops, [row[-1:] for row in run.durations_ps], rows)[:, 0]
-    return ops, float(ends[0] - ends[1]) / 1e6
-
-
-MAIN_FLOW = {
-    "norm1": "norm1",
-    "QKV 4096 -> 6144": "qkv",
-    "RoPE + KV append": "rope",
-    "attention, 128 tokens": "attn",
-    "o_proj": "o",
-    "norm2": "norm2",
-    "gate_up": "gate_up",
-    r"SiLU\*mul": "act",
-    "down": "down",
-}
-
-
-def layer() -> list[str]:
-    """One layer's ops without routing."""
-    ops, _ = _layer("gpu-target")
-    body = [[label, f"{ops[op]:.3f}", "table"] for label, op in MAIN_FLOW.items()]
-    total = sum(ops[op] for op in MAIN_FLOW.values())
-    body.append(["**the layer without routing**", f"**{total:.3f}**", ""])
-    return table(("op", "us", "from"), body)
-
-
-def layer_op(routing: str, op: str) -> str:
-    """Return what an op of that layer takes."""
-    return f"{_layer(routing)[0][op]:.3f}"
-
-
-def layer_us(routing: str) -> str:
-    """Return that layer's period with a routing."""
-    return f"{_layer(routing)[1]:.3f}"
-
-
-def layer_gain(routing: str, over: str) -> str:
-    """Return how much faster the layer is with one routing than with another."""
-    return f"{100 * (_layer(over)[1] / _layer(routing)[1] - 1):+.1f} %"
-
-
-def window_us() -> str:
-    """Return what lies between the anchor of `mid` and the next attention."""
-    ops, _ = _layer("gpu-target")
-    return f"{sum(ops[op] for op in MAIN_FLOW.values()) - ops['attn'] - ops['o']:.3f}"

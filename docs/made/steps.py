@@ -6,6 +6,9 @@ import itertools
 import json
 from statistics import mean, median
 
+from essim.engines import finish_maxplus
+from essim.simulate.replay import run_decode
+from essim.simulate.scenario import Scenario, load_scenario
 from made.data import (
     BATCHES,
     BUDGETS,
@@ -23,10 +26,6 @@ from made.data import (
     table,
     table_us,
 )
-
-from essim.engines import finish_maxplus
-from essim.simulate.replay import run_decode
-from essim.simulate.scenario import Scenario, load_scenario
 
 FASTEST = "gpu_side-mid-fused"
 POINTS = list(itertools.product(BATCHES, CONTEXTS, BUDGETS))
@@ -128,13 +127,6 @@ def steps() -> list[str]:
     return table(("S", "batch", *(f"`{mode}`" for mode in MODES)), body)
 
 
-def readme_steps() -> list[str]:
-    """Steps of some modes at the shortest context."""
-    modes = ("dense", *GPU_MODES[:2], GPU_MODES[3], "cpu-target", "cpu-mid")
-    body = [[f"`{mode}`", *(step(mode, batch, CONTEXTS[0]) for batch in (1, 8))] for mode in modes]
-    return table(("mode, ms a step", "batch 1", "batch 8"), body)
-
-
 def gains() -> list[str]:
     """Gains over the fused inline router at 128 attended tokens, over all contexts."""
     modes = (*GPU_MODES[2:], *CPU_MODES)
@@ -149,9 +141,7 @@ def _paying(mode: str, context: int, attended: int) -> str:
     gains = {batch: _gain(mode, "gpu-target", batch, context, attended) for batch in BATCHES}
     last = max(batch for batch in BATCHES if gains[batch] > 0)
     after = min(batch for batch in BATCHES if batch > last)
-    slower, faster = (
-        steps_ms()[cell(m, last, context, attended)] for m in ("gpu-target", mode)
-    )
+    slower, faster = (steps_ms()[cell(m, last, context, attended)] for m in ("gpu-target", mode))
     unsure = "~" if max(faster) >= min(slower) else ""
     return f"{unsure}{last} ({gains[last]:+.1f}; then {gains[after]:+.1f})"
 
@@ -251,7 +241,8 @@ def traced_ops() -> list[str]:
     stamp_us = _trace(mode)[2]
     body = []
     for op in ("norm", "rope", "act", *shapes):
-        keys = dict(zip(("n", "k", "dtype"), (*shapes[op], "bf16"), strict=True))  if op in shapes else {}
+        shape = (*shapes[op], "bf16") if op in shapes else ()
+        keys = dict(zip(("n", "k", "dtype"), shape, strict=False))
         price_us = table_us(op.split("_")[0], 1, **keys)
         traced = mean(float(str(e["dur"])) for e in _events(mode) if e.get("cat") == op)
         body.append([f"`{op}`", f"{price_us:.2f}", f"{traced - stamp_us:.2f}"])
