@@ -3,15 +3,18 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-# `make test-measure` holds what needs a compiler and torch.
-.PHONY: demo test test-measure lint bench clean
+# `make test-slow` holds what takes longer, `make test-measure` what needs a compiler and torch.
+.PHONY: demo test test-slow test-measure lint docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/essim sweep scenarios/earlyselect-40k.yaml \
 		--out out/earlyselect-40k.csv --html out/earlyselect-40k.html
 
 test: $(VENV)/installed lint
-	$(BIN)/python -m pytest -q -n 2 --ignore tests/measure
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --ignore tests/measure
+
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -q -n 2 -m slow --ignore tests/measure
 
 # Kernels and a small calibration for real: needs a C++ compiler and torch in the venv
 # ($(BIN)/pip install torch==2.13.0; any recent version, the CPU build is enough).
@@ -22,6 +25,10 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Writes the tables and figures of README and docs/ from the data.
+docs: $(VENV)/installed
+	$(BIN)/python docs/build.py
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/engines.py

@@ -217,7 +217,7 @@ def _parquet_bytes(rows: Sequence[Row], columns: Mapping[str, str]) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise AbsentError("Parquet needs pyarrow", "pip install 'essim[parquet]'") from None
+        raise AbsentError("Parquet needs pyarrow", "pip install pyarrow") from None
     fields = []
     for name, unit in columns.items():
         values = [row.get(name) for row in rows]

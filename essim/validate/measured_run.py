@@ -168,7 +168,7 @@ def _parquet(file: Path, hint: str) -> tuple[list[str], list[tuple[int | None, d
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise AbsentError("Parquet needs pyarrow", "pip install 'essim[parquet]'") from None
+        raise AbsentError("Parquet needs pyarrow", "pip install pyarrow") from None
     try:
         table = pq.read_table(file)
     except FileNotFoundError:
