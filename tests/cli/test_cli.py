@@ -136,6 +136,7 @@ def test_a_trace_is_written_over_no_scenario_and_no_page(tmp_path: Path) -> None
     assert done.stderr.startswith("--trace: r.html is read, or written by another option")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["validate-h200", "validate-offgrid"])
 def test_every_price_of_a_validation_is_measured_or_interpolated(scenario: str) -> None:
     assert essim("sweep", scenario, "--strict").returncode == 0

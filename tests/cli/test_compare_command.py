@@ -31,6 +31,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
     sweep: Path, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:
     assert "\nPredicted for NVIDIA A100 80GB SXM, measured on NVIDIA H200.\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_error_past_the_tolerance_is_exit_1(sweep: Path, tmp_path: Path) -> None:
     real = tmp_path / "decode.csv"
     lines = REAL.read_text().splitlines(keepends=True)
@@ -71,6 +73,7 @@ def test_an_error_past_the_tolerance_is_exit_1(sweep: Path, tmp_path: Path) -> N
     assert "dense, batch 1, context 11520" in done.stdout
 
 
+@pytest.mark.slow
 def test_wrong_files_are_exit_2(sweep: Path, tmp_path: Path) -> None:
     done = essim("compare", REAL, REAL)
     assert (done.returncode, done.stdout) == (2, "")
@@ -105,6 +108,7 @@ def test_what_is_compared_is_never_written_over(tmp_path: Path) -> None:
     assert "--html: link.html is read, or written by another option" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_predicted_step_is_laid_over_the_traced_one(sweep: Path, tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     mid = ("--set", "routing=cpu-mid", "--step", "4", "--trace", str(trace))

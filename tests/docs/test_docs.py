@@ -45,6 +45,7 @@ def commands() -> list[str]:
     return [line for block in blocks for line in block.strip().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_of_the_worked_example_run(tmp_path: Path, command: str) -> None:
     program, *arguments = shlex.split(command)

@@ -177,6 +177,7 @@ def test_a_table_that_prices_nothing_is_refused(profile) -> None:
         ("cores: {value: 16,", "low: 8, high: 32,"),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [8, 128])
 @pytest.mark.parametrize("routing", [ROUTINGS["gpu-target-fused"], ROUTINGS["cpu-mid"]])
 def test_the_corners_of_a_profile_with_tables_bound_every_price(

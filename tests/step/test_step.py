@@ -145,6 +145,7 @@ def test_a_layer_has_about_fifteen_ops() -> None:
     assert len(ops) == 541
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*are faster than a smaller one")
 @pytest.mark.parametrize("file", sorted(shipped("scenarios").glob("*.yaml")), ids=lambda f: f.stem)
 def test_the_engines_agree_on_every_point_of_every_shipped_scenario(file) -> None:
