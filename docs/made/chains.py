@@ -7,7 +7,7 @@ from statistics import mean, median
 
 import numpy as np
 
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.step.kinds import Case, Point
 from essim.step.price import CostModel
 from made.data import ROOT, chain, profile, table

@@ -11,7 +11,7 @@ from statistics import mean
 
 from essim.hardware.profile import HardwareProfile, find_profile, load_profile
 from essim.results.rows import Row
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.validate.compare import Comparison, compare
 from essim.validate.measured_run import read_facts, read_measured

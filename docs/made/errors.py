@@ -10,8 +10,8 @@ from statistics import mean, median
 from essim.engines import finish_maxplus
 from essim.methods.selectors.dense import Dense
 from essim.results.rows import Row
+from essim.simulate.plan import load_scenario
 from essim.simulate.replay import Run, run_decode
-from essim.simulate.scenario import load_scenario
 from made.data import (
     BATCHES,
     BUDGETS,

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from essim.simulate.scenario import load_scenario
+from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from made.data import ROOT, compared, table
 from reports.parity_svg import svg

@@ -7,8 +7,9 @@ import json
 from statistics import mean, median
 
 from essim.engines import finish_maxplus
+from essim.simulate.plan import load_scenario
 from essim.simulate.replay import run_decode
-from essim.simulate.scenario import Scenario, load_scenario
+from essim.simulate.scenario import Scenario
 from made.data import (
     BATCHES,
     BUDGETS,
