@@ -25,6 +25,16 @@ def us(name: str, *point: float, digits: int = 1, **keys: object) -> str:
     return f"{table_us(name, *point, **keys):.{digits}f}"
 
 
+def copy_tb_per_s() -> str:
+    """Return the copy bandwidth that limits are of."""
+    return f"{profile().spec.gpu.bandwidth_bytes_per_s.value / 1e12:.2f}"
+
+
+def launch_us() -> str:
+    """Return what a launch takes."""
+    return f"{profile().spec.gpu.launch_s.value * 1e6:.2f}"
+
+
 def constant_us(name: str) -> str:
     """Return a constant of the profile, in microseconds."""
     return f"{profile().spec.constants[name].value * 1e6:.1f}"
