@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from essim.hardware.profile import HardwareProfile, find_profile, load_profile
-from essim.results.rows import Row
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.validate.compare import Comparison, compare
@@ -86,6 +86,10 @@ def real_ms(mode: str, batch: int, context: int, attended: int = 128) -> float:
     return mean(steps_ms()[cell(mode, batch, context, attended)])
 
 
+Row = dict[str, Any]
+"""A pair of a comparison, as `essim compare` has it."""
+
+
 @cache
 def compared(name: str) -> Comparison:
     """Return what is predicted for ``validate-NAME`` beside the shipped run ``NAME`` of it."""
@@ -97,4 +101,4 @@ def compared(name: str) -> Comparison:
 def inside_count(pairs: Sequence[Row]) -> int:
     """Return how many measured steps are inside their predicted interval."""
     ends = [(p["predicted_low_s"], p["measured_s"], p["predicted_high_s"]) for p in pairs]
-    return sum(float(low) <= float(real) <= float(high) for low, real, high in ends)  # type: ignore[arg-type]
+    return sum(low <= real <= high for low, real, high in ends)

@@ -9,7 +9,6 @@ from statistics import mean, median
 
 from essim.engines import finish_maxplus
 from essim.methods.selectors.dense import Dense
-from essim.results.rows import Row
 from essim.simulate.plan import load_scenario
 from essim.simulate.replay import Run, run_decode
 from made.data import (
@@ -18,6 +17,7 @@ from made.data import (
     MODES,
     ROOT,
     RUNS,
+    Row,
     compared,
     csv_rows,
     inside_count,
@@ -56,7 +56,7 @@ def _of(group: str, *batches: int, run: str = "h200") -> list[Row]:
 
 
 def _percent(pairs: Sequence[Row]) -> list[float]:
-    return [100 * float(str(pair["error_frac"])) for pair in pairs]
+    return [100 * pair["error_frac"] for pair in pairs]
 
 
 def _summary(pairs: Sequence[Row], digits: int = 2) -> list[str]:
@@ -106,14 +106,14 @@ def inside_share() -> str:
     """The share inside, and how sure it is."""
     shares = compared("h200").coverage
     assert shares is not None
-    share, low, high = (float(str(shares[key])) for key in ("share_frac", "low_frac", "high_frac"))
+    share, low, high = (shares[key] for key in ("share_frac", "low_frac", "high_frac"))
     return f"{100 * share:.0f} % (95 % sure: {100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def gains_apart() -> str:
     """How many gains without the pool are more than a point apart, and of how many."""
     own = [p for p in _of("no_pool") if p["mode"] not in ("dense", "gpu-target")]
-    far = [p for p in own if abs(float(str(p["gain_error_points"]))) > 1]
+    far = [p for p in own if abs(p["gain_error_points"]) > 1]
     return f"{len(far)} of {len(own)}"
 
 
@@ -160,7 +160,7 @@ def off_grid() -> list[str]:
     """The point that is on no grid."""
     body = []
     for pair in sorted(compared("offgrid").pairs, key=lambda pair: MODES.index(str(pair["mode"]))):
-        ms = [f"{1e3 * float(str(pair[key])):.3f}" for key in ("predicted_s", "measured_s")]
+        ms = [f"{1e3 * pair[key]:.3f}" for key in ("predicted_s", "measured_s")]
         held = "yes" if inside_count([pair]) else "no"
         body.append([f"`{pair['mode']}`", *ms, f"{_percent([pair])[0]:+.1f} %", held])
     return table(("mode", "predicted ms", "measured ms", "error", "inside"), body)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from essim.simulate.plan import load_scenario
-from essim.simulate.sweep import Simulator
 from made.data import ROOT, compared, table
 from reports.parity_svg import svg
-from reports.verdict import sweep_verdict
 
 # Rooms in the order in which they may import: each those above it.
 ROOMS = {
@@ -26,9 +27,11 @@ ROW = 24
 
 @cache
 def _verdict() -> list[str]:
-    _, points = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml")
-    simulator = Simulator(ROOT)
-    return sweep_verdict(points, simulator.rows(points), lambda point: simulator.rows([point])[0])
+    """Return the sentences of `make demo`."""
+    command = [sys.executable, "-m", "essim", "sweep", "earlyselect-40k", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True)
+    return list(json.loads(done.stdout)["verdict"])
 
 
 def verdict() -> list[str]:

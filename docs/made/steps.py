@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from statistics import mean, median
+from typing import Any
 
 from essim.engines import finish_maxplus
 from essim.simulate.plan import load_scenario
@@ -205,7 +206,7 @@ def dense() -> list[str]:
     return table((*head, "against it", "simulated, S = 4480"), body)
 
 
-def _events(mode: str) -> list[dict[str, object]]:
+def _events(mode: str) -> list[dict[str, Any]]:
     found = json.loads((H200_RUN / f"trace-{mode}.json").read_text())["traceEvents"]
     return [event for event in found if event["ph"] == "X"]
 
@@ -213,7 +214,7 @@ def _events(mode: str) -> list[dict[str, object]]:
 def _trace(mode: str) -> tuple[float, int, float]:
     """Milliseconds of a traced step, its stamps, microseconds a stamp."""
     ops = [event for event in _events(mode) if event["tid"] == 0]
-    traced_ms = max(float(str(op["ts"])) + float(str(op["dur"])) for op in ops) / 1e3
+    traced_ms = max(op["ts"] + op["dur"] for op in ops) / 1e3
     stamps = len(ops) + 1
     return traced_ms, stamps, 1e3 * (traced_ms - real_ms(mode, 1, 4480)) / stamps
 
@@ -230,7 +231,7 @@ def traces() -> list[str]:
 
 def traced_us(mode: str, kind: str, less_stamp: bool = False) -> str:
     """Return a kind's mean over its ops in a trace, maybe less the mode's stamp."""
-    own = mean(float(str(event["dur"])) for event in _events(mode) if event.get("cat") == kind)
+    own = mean(event["dur"] for event in _events(mode) if event.get("cat") == kind)
     return f"{own - less_stamp * _trace(mode)[2]:.1f}"
 
 
@@ -245,6 +246,6 @@ def traced_ops() -> list[str]:
         shape = (*shapes[op], "bf16") if op in shapes else ()
         keys = dict(zip(("n", "k", "dtype"), shape, strict=False))
         price_us = table_us(op.split("_")[0], 1, **keys)
-        traced = mean(float(str(e["dur"])) for e in _events(mode) if e.get("cat") == op)
+        traced = mean(e["dur"] for e in _events(mode) if e.get("cat") == op)
         body.append([f"`{op}`", f"{price_us:.2f}", f"{traced - stamp_us:.2f}"])
     return table(("op", "price us", "traced us"), body)
