@@ -49,6 +49,8 @@ def argument(text: str) -> Argument:
 def made(call: str) -> str:
     """Return what stands between a marker and its end."""
     name, *words = call.split()
+    if name not in FUNCTIONS:
+        sys.exit(f"made: {name}: no function of docs/made. Hint: {', '.join(sorted(FUNCTIONS))}.")
     named = dict(word.split("=", 1) for word in words if "=" in word)
     result = FUNCTIONS[name](
         *(argument(word) for word in words if "=" not in word),
