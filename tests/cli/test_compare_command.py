@@ -60,6 +60,15 @@ def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:
     assert "\nPredicted for NVIDIA A100 80GB SXM, measured on NVIDIA H200.\n" in done.stdout
 
 
+def test_without_a_gpu_machines_are_told_by_their_cpus(sweep: Path, tmp_path: Path) -> None:
+    facts = json.loads((REAL.parent / "provenance.json").read_text())
+    del facts["gpu_name"]
+    (tmp_path / "provenance.json").write_text(json.dumps(facts | {"cpu": "another CPU"}))
+    done = essim("compare", sweep, shutil.copy(REAL, tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "\nPredicted for Intel(R) Xeon(R) Processor, measured on another CPU.\n" in done.stdout
+
+
 def test_an_error_past_the_tolerance_is_exit_1(sweep: Path, tmp_path: Path) -> None:
     real = tmp_path / "decode.csv"
     lines = REAL.read_text().splitlines(keepends=True)

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from h200 import doc_table, table_us
 
+from essim.cli.pages import sweep_sentences
 from essim.engines import finish_maxplus
 from essim.hardware.profile import find_profile, load_profile
 from essim.methods.routing import Routing
 from essim.methods.selectors import SELECTORS
 from essim.model.shape import ModelShape
-from essim.results.rows import COLUMNS
+from essim.results.columns import COLUMNS
 from essim.simulate.plan import load_scenario
 from essim.simulate.replay import run_decode
 from essim.simulate.scenario import Scenario
 from essim.simulate.sweep import Simulator
 from essim.text.yaml import key_paths
-from reports.verdict import sweep_verdict
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -192,6 +192,6 @@ def test_the_readme_quotes_what_the_sweeps_print() -> None:
     (quoted,) = (block.splitlines() for block in blocks if block.startswith("Against"))
     _, points = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml")
     simulator = Simulator(ROOT)
-    said = sweep_verdict(points, simulator.rows(points), lambda point: simulator.rows([point])[0])
+    said = sweep_sentences(points, simulator.rows(points), simulator)
     assert len(quoted) == 3
     assert set(quoted) <= set(said)

@@ -12,7 +12,7 @@ from h200 import ROOT, chain, table_us
 from h200_decode import trace_table, traced_us
 
 from essim.hardware.interpolation import Grid
-from essim.results.rows import Row
+from essim.results.column import Row
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.step.ops import Op, decode_step

@@ -9,12 +9,13 @@ from pairs import measured, predicted, write
 
 from essim.errors import InputError
 from essim.hardware.profile import find_profile, load_profile
-from essim.results.rows import COLUMNS, result_files
+from essim.results.files import result_files
+from essim.results.tables import PAIR_COLUMNS
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.validate.binomial import clopper_pearson
 from essim.validate.calibration import calibration_points, on_the_grid
-from essim.validate.compare import PAIR_COLUMNS, compare
+from essim.validate.compare import compare
 from essim.validate.measured_run import read_facts, read_measured, read_predicted
 from essim.validate.traces import op_errors
 
@@ -207,11 +208,10 @@ def test_nothing_in_common_is_an_error_with_the_reasons(tmp_path: Path) -> None:
 
 def test_csv_and_parquet_of_a_sweep_read_the_same(tmp_path: Path) -> None:
     rows = [predicted(), predicted("dense", decode_tokens_per_s_p5=300.0)]
-    columns = {**dict.fromkeys(COLUMNS, ""), "decode_tokens_per_s_p5": ""}
     read = []
     for ending in ("csv", "parquet"):
         file = tmp_path / f"p.{ending}"
-        file.write_bytes(result_files(rows, file, {}, columns)[file])
+        file.write_bytes(result_files(rows, file, {})[file])
         read.append(read_predicted(file))
     assert read[0] == read[1]
     assert [row["decode_tokens_per_s_p5"] for row in read[0]] == [None, 300.0]
