@@ -87,12 +87,11 @@ def read_table(
         key: replace(_grid(file, name, key, axes, points, columns), jumps=after)
         for key, points in rows.items()
     }
-    for key, grid in grids.items():
-        fallen = 0 if name == SLOWDOWN else grid.fallen_cells(axes)
-        if fallen:
-            where = f"{file} {' '.join(key)}".strip()
-            message = f"{where}: {fallen} cells are faster than a smaller one; kept"
-            warnings.warn(message, stacklevel=2)
+    fallen = {key: cells for key, grid in grids.items() if (cells := grid.fallen_cells(axes))}
+    if fallen and name != SLOWDOWN:
+        where = " ".join(*fallen) if len(fallen) == 1 else f"in {len(fallen)} grids"
+        message = f"{f'{file} {where}'.strip()}: {sum(fallen.values())} cells are faster than a "
+        warnings.warn(f"{message}smaller one; kept", stacklevel=2)
     return Table(name, tuple(keys), tuple(axes), grids)
 
 
