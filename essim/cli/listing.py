@@ -64,7 +64,7 @@ def _about(spec: _hardware.ProfileSpec) -> str:
     measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
     if tables and all(table.source == "published" for table in spec.tables.values()):
         measured = f"published: {', '.join(spec.tables)}"
-    measured += f"; the rest carried over from {spec.reference}" if spec.reference else ""
+    measured += f"; else carried over from {spec.reference}" if spec.reference else ""
     return f"{state}{spec.gpu.name} + {spec.cpu.name}; {measured}"
 
 

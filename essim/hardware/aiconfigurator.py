@@ -27,7 +27,7 @@ FILES = {
     "attn_prefill": "attention/{}/context_attention_perf.parquet",
 }
 CASTS = "fp8 rows include casting the activations to it"
-WARM = "calls repeat over the same KV: what fits the L2 cache is read from there"
+WARM = "KV that fits the L2 cache seems to be read from there: times jump where it does not"
 
 
 @dataclass(frozen=True)
