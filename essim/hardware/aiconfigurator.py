@@ -26,6 +26,9 @@ FILES = {
     "attn_dense": "attention/{}/generation_attention_perf.parquet",
     "attn_prefill": "attention/{}/context_attention_perf.parquet",
 }
+# No L2 cache holds so much KV, and no memory is so much faster than a copy is.
+COLD_BYTES = 250e6
+FASTEST = 1.5
 CASTS = "fp8 rows include casting the activations to it"
 WARM = "KV that fits the L2 cache seems to be read from there: times jump where it does not"
 
@@ -120,13 +123,28 @@ def gemm(file: Path) -> PublicTable:
     )
 
 
-def attn_dense(file: Path, model: ModelShape, max_batch: int) -> PublicTable:
+def too_fast(kv_bytes: float, time_s: float, bandwidth_bytes_per_s: float) -> bool:
+    """Return whether KV that no cache holds was read faster than memory can be."""
+    return kv_bytes >= COLD_BYTES and kv_bytes / time_s > FASTEST * bandwidth_bytes_per_s
+
+
+def attn_dense(
+    file: Path, model: ModelShape, max_batch: int, bandwidth_bytes_per_s: float
+) -> PublicTable:
     """Return one head shape's attention of a decode step, cut to a full grid.
 
-    That is every batch up to `max_batch`, and the contexts that all of them have.
+    That is every batch up to `max_batch`, and the contexts that all of them have. Where some times
+    are faster than memory can be, none is believed.
     """
     kept, dropped = _kept(read_rows(file), _heads_differ(model), lambda row: "")
     times = _times(kept, lambda row: (row["batch_size"], row["isl"] + row["step"]))
+    token_bytes = 2 * model.kv_width * 2
+    if any(
+        too_fast(batch * context * token_bytes, time_s, bandwidth_bytes_per_s)
+        for (batch, context), time_s in times.items()
+    ):
+        dropped["not believed: some are faster than memory"] = len(times)
+        times = {}
     contexts = defaultdict(set)
     for batch, context in times:
         contexts[int(batch)].add(context)
@@ -211,9 +229,18 @@ def _path(file: Path) -> str:
 
 
 def public_tables(
-    system: str, framework: str, model: ModelShape, max_batch: int
+    system: str,
+    framework: str,
+    model: ModelShape,
+    max_batch: int,
+    bandwidth_bytes_per_s: float,
 ) -> Iterator[PublicTable]:
     """Yield the tables that the package has of a GPU.
+
+    Parameters
+    ----------
+    max_batch, bandwidth_bytes_per_s
+        Of attention: the largest batch wanted, and how fast the GPU copies.
 
     Raises
     ------
@@ -224,5 +251,6 @@ def public_tables(
     """
     folder = data_folder()
     yield gemm(newest(folder, system, framework, "gemm"))
-    yield attn_dense(newest(folder, system, framework, "attn_dense"), model, max_batch)
+    decode = newest(folder, system, framework, "attn_dense")
+    yield attn_dense(decode, model, max_batch, bandwidth_bytes_per_s)
     yield attn_prefill(newest(folder, system, framework, "attn_prefill"), model)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from essim.errors import InputError
-from essim.hardware.aiconfigurator import PublicTable, public_tables
+from essim.hardware.aiconfigurator import PublicTable, data_folder, newest, public_tables
 from essim.hardware.from_another import base_profile, new_file, profile_yaml, reference_of, today
-from essim.hardware.profile import table_file
+from essim.hardware.profile import Gpu, table_file
 from essim.model.shape import PRESETS, ModelShape
 from essim.text.files import write_files
-from essim.text.yaml import nearest_hint
+from essim.text.yaml import Document, nearest_hint, validate
 
 LICENCE = "Apache-2.0, Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES"
 # The package's name of a GPU, and the shipped profile of it.
@@ -46,14 +46,17 @@ def import_profile(
     if model not in PRESETS:
         hint = nearest_hint(model, sorted(PRESETS))
         raise InputError(f"no model {model!r}", hint, key="--model")
-    found = list(public_tables(system, framework, PRESETS[model], max_batch))
-    tables = [table for table in found if table.times_s]
+    newest(data_folder(), system, framework, "gemm")
     of = base or PROFILES.get(system, "")
     if not of:
         hint = "Make one with essim profile new, from its specification"
         raise InputError(f"no shipped profile is of {system}", hint, key="--from")
     name = name or f"{of}-{framework}"
     file, rest = new_file(name, folder), base_profile(of).data
+    gpu = validate(Gpu, rest["gpu"], Document(file, rest["gpu"], {}))
+    bandwidth = gpu.bandwidth_bytes_per_s.value
+    found = list(public_tables(system, framework, PRESETS[model], max_batch, bandwidth))
+    tables = [table for table in found if table.times_s]
     release = version("aiconfigurator-core")
     spec = {
         "name": name,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essim.errors import EssimError, InputError
-from essim.hardware.aiconfigurator import data_folder, newest, read_rows
+from essim.hardware.aiconfigurator import COLD_BYTES, data_folder, newest, read_rows, too_fast
 from essim.hardware.import_tables import PROFILES
 from essim.hardware.profile import HardwareProfile, find_profile, load_profile
 from essim.methods.routing import Routing
@@ -30,10 +30,13 @@ from essim.text.yaml import nearest_hint
 Values = NDArray[np.float64]
 Row = Mapping[str, Any]
 
-# Smaller GEMMs and KV may be read from an L2 cache, since the public calls repeat.
+# Smaller weights may be read from an L2 cache, since the public calls repeat.
 GEMM_BYTES = 16e6
-KV_BYTES = 100e6
 FEW_ROWS = 64
+# Attention as models have it: not of a short context at a large batch, nor of few or odd heads.
+FEW_TOKENS = 512
+FEW_HEADS = 8
+HEAD_DIM = 128
 HEADER = f"{'':48}{'points':>7} {'bias':>7} {'median':>7} {'p90':>7}   within: median    p90"
 
 
@@ -83,7 +86,9 @@ def gemms(profile: HardwareProfile, rows: Sequence[Row]) -> dict[str, Laid]:
 
 
 def attention(profile: HardwareProfile, rows: Sequence[Row]) -> dict[str, Laid]:
-    """Lay a decode step's attention over BF16 KV beside its prices: all, and where KV is large.
+    """Lay a decode step's attention over BF16 KV beside its prices.
+
+    All of it, that of models whose KV no cache holds, and head shapes with times that cannot be.
 
     Parameters
     ----------
@@ -96,15 +101,21 @@ def attention(profile: HardwareProfile, rows: Sequence[Row]) -> dict[str, Laid]:
         if row["kv_cache_dtype"] == "bfloat16" and row.get("window_size", 0) == 0:
             shape = (row["num_heads"], row["num_key_value_heads"], row["head_dim"])
             shapes[shape].append(row)
+    bandwidth = profile.spec.gpu.bandwidth_bytes_per_s.value
     for (heads, kv_heads, head_dim), of_shape in shapes.items():
         costs = _costs(profile, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
-        for row in of_shape:
+        usual = heads >= FEW_HEADS and head_dim == HEAD_DIM
+        token_bytes = 4 * kv_heads * head_dim
+        moved = [row["batch_size"] * (row["isl"] + row["step"]) * token_bytes for row in of_shape]
+        pairs = list(zip(of_shape, moved, strict=True))
+        wrong = any(too_fast(kv_bytes, row["latency"] / 1e3, bandwidth) for row, kv_bytes in pairs)
+        for row, kv_bytes in pairs:
             context = row["isl"] + row["step"]
             point = Point(row["batch_size"], row["batch_size"], np.array([context]))
             laid = _laid(costs, "attn_dense", point, row)
-            found["attn_dense"].append(laid)
-            if 4 * row["batch_size"] * context * kv_heads * head_dim >= KV_BYTES:
-                found[f"attn_dense, KV >= {KV_BYTES / 1e6:g} MB"].append(laid)
+            found["attn_dense, cannot be" if wrong else "attn_dense"].append(laid)
+            if usual and not wrong and kv_bytes >= COLD_BYTES and context >= FEW_TOKENS:
+                found["attn_dense of models"].append(laid)
     return _grouped(found)
 
 
