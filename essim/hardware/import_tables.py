@@ -56,25 +56,30 @@ def import_profile(
     gpu = validate(Gpu, rest["gpu"], Document(file, rest["gpu"], {}))
     bandwidth = gpu.bandwidth_bytes_per_s.value
     found = list(public_tables(system, framework, PRESETS[model], max_batch, bandwidth))
-    tables = [table for table in found if table.times_s]
     release = version("aiconfigurator-core")
+    tables = {table.name: _spec(table, PRESETS[model], release) for table in found if table.times_s}
     spec = {
         "name": name,
-        "description": f"{rest['gpu']['name']}: tables that aiconfigurator-core {release} has of "
-        f"{framework}, the rest that of {of}.",
+        "description": f"{gpu.name}: tables that aiconfigurator-core {release} has of {framework}, "
+        f"the rest that of {of}.",
         "reference": reference_of(rest, of),
         **{part: rest[part] for part in ("gpu", "cpu", "d2h", "h2d")},
-        "provenance": {
-            "package": f"aiconfigurator-core {release}",
-            "licence": LICENCE,
-            "imported": today(),
-            "command": f"essim profile import aiconfigurator {system} --framework {framework}",
-        },
-        "tables": {table.name: _spec(table, PRESETS[model], release) for table in tables},
+        "provenance": _provenance(release, f"{system} --framework {framework} --model {model}"),
+        "tables": tables,
     }
-    files = {table_file(file, table.name): table.csv() for table in tables}
+    files = {table_file(file, table.name): table.csv() for table in found if table.times_s}
     write_files({**files, file: profile_yaml(spec, file)})
     return file, [_said(table) for table in found]
+
+
+def _provenance(release: str, arguments: str) -> dict[str, str]:
+    """Return what a profile says of the package."""
+    return {
+        "package": f"aiconfigurator-core {release}",
+        "licence": LICENCE,
+        "imported": today(),
+        "command": f"essim profile import aiconfigurator {arguments}",
+    }
 
 
 def _spec(table: PublicTable, model: ModelShape, release: str) -> dict[str, Any]:
