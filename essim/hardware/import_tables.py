@@ -43,14 +43,7 @@ def import_profile(
     InputError
         If GPU, framework, model or base are not known, or the name is taken.
     """
-    if model not in PRESETS:
-        hint = nearest_hint(model, sorted(PRESETS))
-        raise InputError(f"no model {model!r}", hint, key="--model")
-    newest(data_folder(), system, framework, "gemm")
-    of = base or PROFILES.get(system, "")
-    if not of:
-        hint = "Make one with essim profile new, from its specification"
-        raise InputError(f"no shipped profile is of {system}", hint, key="--from")
+    of = _base(system, base, framework, model)
     name = name or f"{of}-{framework}"
     file, rest = new_file(name, folder), base_profile(of).data
     gpu = validate(Gpu, rest["gpu"], Document(file, rest["gpu"], {}))
@@ -70,6 +63,19 @@ def import_profile(
     files = {table_file(file, table.name): table.csv() for table in found if table.times_s}
     write_files({**files, file: profile_yaml(spec, file)})
     return file, [_said(table) for table in found]
+
+
+def _base(system: str, base: str | None, framework: str, model: str) -> str:
+    """Return the profile that has the rest, or raise `InputError` for a name that is not known."""
+    if model not in PRESETS:
+        hint = nearest_hint(model, sorted(PRESETS))
+        raise InputError(f"no model {model!r}", hint, key="--model")
+    newest(data_folder(), system, framework, "gemm")
+    of = base or PROFILES.get(system)
+    if of is None:
+        hint = "Make one with essim profile new, from its specification"
+        raise InputError(f"no shipped profile is of {system}", hint, key="--from")
+    return of
 
 
 def _provenance(release: str, arguments: str) -> dict[str, str]:
