@@ -22,6 +22,7 @@ from essim.cli.options import (
     shows_errors,
     warn_of_old_kernels,
 )
+from essim.cli.profile import app as profile_commands
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
@@ -203,6 +204,7 @@ def measure(
 
 app.command()(shows_errors(compare))
 app.command()(shows_errors(validate))
+app.add_typer(profile_commands, name="profile")
 
 
 @app.command("list")

@@ -53,7 +53,7 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
 
 def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:
     point = ("routing=gpu-target", "workload.batch=1", "workload.input_tokens=4480")
-    settings = (f"--set={text}" for text in (*point, "hardware=a100-80gb"))
+    settings = (f"--set={text}" for text in (*point, "hardware=a100-sxm-80gb"))
     assert essim("sweep", "validate-h200", *settings, "--out", tmp_path / "p.csv").returncode == 0
     done = essim("compare", tmp_path / "p.csv", REAL)
     assert done.returncode == 0, done.stderr

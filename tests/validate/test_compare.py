@@ -197,7 +197,7 @@ def test_binomial_intervals_are_exact(inside: int, of: int, low: float, high: fl
 def test_two_predictions_of_a_cell_are_refused(tmp_path: Path) -> None:
     real = cells(tmp_path, measured("gpu-target", 4e-3))
     with pytest.raises(InputError, match="two predictions of gpu-target, batch 2, context 512, 64"):
-        compare([predicted(), predicted(hardware="a100-80gb")], real, {})
+        compare([predicted(), predicted(hardware="a100-sxm-80gb")], real, {})
 
 
 def test_nothing_in_common_is_an_error_with_the_reasons(tmp_path: Path) -> None:
