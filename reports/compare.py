@@ -8,7 +8,8 @@ from typing import Any
 
 from plotly.graph_objects import Figure, Scatter
 
-from reports.columns import Row, Rows, column, number
+from essim.results.column import AnyRow, Rows, number
+from essim.results.tables import column
 from reports.series import COLOURS, SPARE_COLOURS, SYMBOLS
 
 _BASELINE = "gpu-target"
@@ -84,7 +85,7 @@ def curves(pairs: Rows, which: str, axis: str) -> list[Figure]:
                 and (row["mode"] == "dense" or row["attended_tokens"] == budget)
             ]
             if len({row[axis] for row in own}) > 1:
-                where = f"{column(other).label} {fixed:,}"
+                where = f"{column(other).heading} {fixed:,}"
                 figures.append(_curve(pairs, own, which, axis, where, budget))
     return figures
 
@@ -126,7 +127,7 @@ def _with_rates(pairs: Rows) -> list[dict[str, object]]:
     return rated
 
 
-def _setting(row: Row) -> tuple[object, ...]:
+def _setting(row: AnyRow) -> tuple[object, ...]:
     return row["batch"], row["context_tokens"], row["attended_tokens"]
 
 
@@ -164,15 +165,15 @@ def grid(pairs: Rows, points: Mapping[str, Sequence[tuple[int, int]]]) -> Figure
     return figure
 
 
-def _by_mode(rows: Rows) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
+def _by_mode(rows: Rows) -> dict[str, list[AnyRow]]:
+    groups: dict[str, list[AnyRow]] = {}
     for row in rows:
         groups.setdefault(str(row["mode"]), []).append(row)
     return groups
 
 
-def _shown(row: Row, key: str) -> float | None:
-    return column(key).scaled(row.get(key))
+def _shown(row: AnyRow, key: str) -> float | None:
+    return column(key).shown.scaled(row.get(key))
 
 
 def _colour(pairs: Rows, mode: str) -> str:
@@ -247,7 +248,7 @@ def _band(rows: Rows, xs: Sequence[object], which: str, colour: str) -> list[Sca
     ]
 
 
-def _hover(row: Row) -> str:
+def _hover(row: AnyRow) -> str:
     keys = (
         *("context_tokens", "attended_tokens", "predicted_s", "measured_s", "measured_low_s"),
         *("measured_high_s", "error_frac", "predicted_tokens_per_s", "measured_tokens_per_s"),
@@ -255,7 +256,7 @@ def _hover(row: Row) -> str:
         "measured_high_gain_frac",
     )
     shown = [(column(key), row.get(key)) for key in keys if row.get(key) is not None]
-    lines = [f"{c.label}: {c.text_with_unit(value)}" for c, value in shown]
+    lines = [f"{c.heading}: {c.shown.text_with_unit(value)}" for c, value in shown]
     return "<br>".join([f"<b>{html.escape(str(row['mode']))}, batch {row['batch']}</b>", *lines])
 
 
@@ -264,14 +265,15 @@ def _lay_out(figure: Figure, which: str, axis: str, fixed: str, budget: object) 
     attended = f", {budget} attended tokens" if budget is not None else ""
     areas = " Areas: its interval." if any(trace.fill for trace in figure.data) else ""
     notes = [f"Lines: predicted.{areas} Markers: measured. Bars: {_BARS[which]}."]
-    place = column(axis).heading
+    place = column(axis).title
     if axis == "context_tokens":
         notes.append(_SO_FAR)
         place += " (kept prompt + output so far)"
+    unit = column(f"measured_{which}").shown.unit
     ticks = sorted({int(x) for trace in figure.data for x in trace.x})
     figure.update_layout(
         title={
-            "text": f"{what} over {column(axis).label}",
+            "text": f"{what} over {column(axis).heading}",
             "subtitle": {"text": f"{fixed}{attended}"},
             "x": 0,
         },
@@ -283,7 +285,7 @@ def _lay_out(figure: Figure, which: str, axis: str, fixed: str, budget: object) 
             "ticktext": [f"{tick:,}" for tick in ticks],
         },
         yaxis={
-            "title": {"text": f"{what.split()[0].lower()}, {column(f'measured_{which}').unit}"},
+            "title": {"text": f"{what.split()[0].lower()}, {unit}"},
             **(_LOG if (which, axis) == ("tokens_per_s", "batch") else {}),
         },
         hovermode="closest",

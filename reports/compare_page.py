@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.columns import Row, Rows
+from essim.results.column import AnyRow, Rows
 from reports.compare import curves, grid, parity
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 from reports.step_page import step_figure
@@ -69,7 +69,7 @@ def compare_blocks(
 
 def _step(step: Mapping[str, Any]) -> list[Block]:
     """Return one predicted step over the traced one, and errors by op kind."""
-    rows: list[Row] = [
+    rows: list[AnyRow] = [
         {**row, "stream": f"{_STREAMS.get(row['stream'], row['stream'])}, {side}"}
         for side in ("predicted", "real")
         for row in step[side]

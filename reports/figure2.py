@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from plotly.graph_objects import Figure, Scatter
 
-from reports.columns import Rows, column, number, unique
+from essim.results.column import Rows, number
+from essim.results.columns import unique
+from essim.results.tables import column
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 from reports.series import SYMBOLS
 from reports.sweep_page import flat
@@ -58,7 +60,7 @@ def share_over_compression(rows: Rows) -> Figure:
         figure.add_trace(
             Scatter(
                 x=[row["compression"] for row in own],
-                y=[share.scaled(row["route_share_frac"]) for row in own],
+                y=[share.shown.scaled(row["route_share_frac"]) for row in own],
                 name=str(method),
                 mode="lines+markers",
                 line=line,
@@ -67,7 +69,9 @@ def share_over_compression(rows: Rows) -> Figure:
             )
         )
     ticks = sorted(int(n) for v in unique(rows, "compression") if (n := number(v)) is not None)
-    tokens = ", ".join(column("context_tokens").text(v) for v in unique(rows, "context_tokens"))
+    tokens = ", ".join(
+        column("context_tokens").shown.text(v) for v in unique(rows, "context_tokens")
+    )
     figure.update_layout(
         title={
             "text": "Routing's share of attention-side compute",

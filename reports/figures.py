@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from plotly.graph_objects import Figure, Scatter
 
-from reports.columns import Column, Row, Rows, column, unique
+from essim.results.column import AnyRow, Column, Rows
+from essim.results.columns import unique
+from essim.results.tables import column
 from reports.series import SETTING, Series, counts, hover_text, series_of, settings, value_of
 
 Metric: TypeAlias = Literal["decode", "output"]
@@ -58,12 +59,12 @@ def throughput_over_output(
             dashed = [_line(s, gain, yaxis="y2", dash="dash") for s in gains]
             figure = Figure([*(_line(s, rate) for s in series), *dashed, *ceiling])
             versus = f" and gain over {baseline}" if dashed else ""
-            _lay_out(figure, f"{_capital(rate.label)}{versus}, batch {batch:,}", group)
-            figure.update_layout(height=620, yaxis={"title": {"text": rate.heading}})
+            _lay_out(figure, f"{_capital(rate.heading)}{versus}, batch {batch:,}", group)
+            figure.update_layout(height=620, yaxis={"title": {"text": rate.title}})
             if dashed or ceiling:
                 lower = _gain_axis(gains, gain, baseline) | {"domain": [0, 0.4]}
                 figure.update_layout(yaxis_domain=[0.46, 1], yaxis2=lower, xaxis_anchor="y2")
-            note = f"Dashed: {gain.label}. {_BREAK_EVEN}" + _DOTTED * len(ceiling)
+            note = f"Dashed: {gain.heading}. {_BREAK_EVEN}" + _DOTTED * len(ceiling)
             bars = _BARS * any(_bars(s, rate) is not None for s in series)
             note = (note if dashed else "") + bars
             gaps = _gaps(series, "output_tokens", (rate, gain), baseline)
@@ -105,7 +106,7 @@ def gain_over_batch(
                 continue
             ceiling = _ceiling(series, "y") if metric == "decode" else []
             figure = Figure([*(_line(s, gain) for s in gains), *ceiling])
-            title = f"{_capital(gain.label)} over {baseline} by batch, {length:,} output tokens"
+            title = f"{_capital(gain.heading)} over {baseline} by batch, {length:,} output tokens"
             _lay_out(figure, title, group, axis="batch")
             figure.update_layout(height=460, yaxis=_gain_axis(gains, gain, baseline))
             note = _BREAK_EVEN + _DOTTED * len(ceiling)
@@ -146,7 +147,7 @@ def _line(series: Series, shown: Column, yaxis: str = "y", dash: str = "solid") 
 def _bars(series: Series, shown: Column) -> dict[str, object] | None:
     """Return error bars to a column's 5th and 95th percentile, None where rows have none."""
     middle = series.values(shown)
-    low, high = (series.values(replace(shown, key=f"{shown.key}_{end}")) for end in ("p5", "p95"))
+    low, high = (series.values(column(f"{shown.name}_{end}")) for end in ("p5", "p95"))
     if all(value is None for value in (*low, *high)):
         return None
     return {
@@ -203,14 +204,14 @@ def _gaps(series: Sequence[Series], axis: str, shown: Sequence[Column], baseline
     ]
 
 
-def _why_missing(row: Row | None, shown: Sequence[Column], baseline: str) -> str:
+def _why_missing(row: AnyRow | None, shown: Sequence[Column], baseline: str) -> str:
     """Return why a point lacks a value, or nothing; a baseline needs no gain over itself."""
     if row is None:
         return ""
     if row.get("status") != "ok":
         return str(row.get("reason") or row.get("status") or "no status")
-    needed = [c for c in shown if row.get("routing") != baseline or c.key not in _GAIN.values()]
-    lacking = [c.label for c in needed if value_of(row, c) is None]
+    needed = [c for c in shown if row.get("routing") != baseline or c.name not in _GAIN.values()]
+    lacking = [c.heading for c in needed if value_of(row, c) is None]
     return f"no {lacking[0]} is known" if lacking else ""
 
 
@@ -219,7 +220,7 @@ def _gain_axis(series: Sequence[Series], gain: Column, baseline: str) -> dict[st
     sizes = [abs(value) for s in series for value in s.values(gain) if value is not None]
     margin = round(0.05 * max(sizes, default=1.0), 9)
     return {
-        "title": {"text": f"{gain.label}<br>over {html.escape(baseline)}, %"},
+        "title": {"text": f"{gain.heading}<br>over {html.escape(baseline)}, %"},
         "autorangeoptions": {"include": [-margin, margin]},
         "zeroline": True,
         "zerolinewidth": 2,
@@ -234,7 +235,7 @@ def _lay_out(figure: Figure, title: str, group: Rows, axis: str = "output_tokens
     """Set title, setting and the logarithmic x axis with a tick at each swept value."""
     ticks = counts(group, axis)
     fixed = {key: unique(group, key) for key in (*SETTING, "selector")}
-    texts = [", ".join(column(k).text(v) for v in values) for k, values in fixed.items()]
+    texts = [", ".join(column(k).shown.text(v) for v in values) for k, values in fixed.items()]
     model, hardware, tokens, selector = texts
     parts = (model, hardware, f"{tokens} input tokens" if tokens else "", selector)
     setting = " · ".join(part for part in parts if part)
@@ -242,7 +243,7 @@ def _lay_out(figure: Figure, title: str, group: Rows, axis: str = "output_tokens
         title={"text": html.escape(title), "subtitle": {"text": html.escape(setting)}, "x": 0},
         xaxis={
             "title": {
-                "text": "batch, sequences" if axis == "batch" else column(axis).heading,
+                "text": "batch, sequences" if axis == "batch" else column(axis).title,
                 "standoff": 8,
             },
             "type": "log",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from plotly.graph_objects import Figure, Heatmap
 
-from reports.columns import Rows, column, number
+from essim.results.column import Rows, number
+from essim.results.tables import column
 
 # Loss red, break-even near neutral grey, gain blue: readable on light and dark.
 _SCALE = [[0.0, "#c8553d"], [0.5, "#8c939c"], [1.0, "#1f7fd6"]]
@@ -76,8 +77,8 @@ def _map(cells: Rows, x: str, y: str, gain: str, setting: str) -> Figure:
     figure.update_layout(
         title={"text": title, "subtitle": {"text": html.escape(setting)}, "x": 0},
         height=200 + 46 * len(ys),
-        xaxis={"title": {"text": column(x).heading}, "type": "category"},
-        yaxis={"title": {"text": column(y).heading}, "type": "category", "autorange": "reversed"},
+        xaxis={"title": {"text": column(x).title}, "type": "category"},
+        yaxis={"title": {"text": column(y).title}, "type": "category", "autorange": "reversed"},
         meta={"notes": [note]},
     )
     return figure

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from reports.columns import Column, Row, Rows, column, number
+from essim.results.column import AnyRow, Column, Rows, number
+from essim.results.tables import column
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -62,10 +63,10 @@ class Table:
     def html(self) -> str:
         """Return the block as HTML."""
         shown = [column(key) for key in self.columns]
-        right = [self._is_numeric(c.key) for c in shown]
-        head = "".join(_cell("th", c.heading, r) for c, r in zip(shown, right, strict=True))
+        right = [self._is_numeric(c.name) for c in shown]
+        head = "".join(_cell("th", c.title, r) for c, r in zip(shown, right, strict=True))
         body = "\n".join(self._row(row, shown, right) for row in self.rows)
-        lost = sum(_is_lost(row.get(c.key)) for row in self.rows for c in shown)
+        lost = sum(_is_lost(row.get(c.name)) for row in self.rows for c in shown)
         return (
             f'<div class="table" tabindex="0"><table>\n<thead><tr>{head}</tr></thead>\n'
             f"<tbody>\n{body}\n</tbody></table></div>{_lost_note(lost, 'shown as –')}"
@@ -78,8 +79,10 @@ class Table:
         )
 
     @staticmethod
-    def _row(row: Row, shown: Sequence[Column], right: Sequence[bool]) -> str:
-        cells = (_cell("td", c.text(row.get(c.key)), r) for c, r in zip(shown, right, strict=True))
+    def _row(row: AnyRow, shown: Sequence[Column], right: Sequence[bool]) -> str:
+        cells = (
+            _cell("td", c.shown.text(row.get(c.name)), r) for c, r in zip(shown, right, strict=True)
+        )
         return f"<tr>{''.join(cells)}</tr>"
 
 

@@ -7,7 +7,8 @@ import math
 import sys
 from pathlib import Path
 
-from reports.columns import Row, Rows, column
+from essim.results.column import AnyRow, Rows
+from essim.results.tables import column
 
 # Where a mode routes, the part of its name before the first dash -> its name and colour.
 _PLACES = {
@@ -80,12 +81,12 @@ def _legend(pairs: Rows) -> list[str]:
     return lines
 
 
-def _place(row: Row) -> tuple[str, str]:
+def _place(row: AnyRow) -> tuple[str, str]:
     return _PLACES.get(str(row["mode"]).split("-")[0], _OTHER)
 
 
-def _ms(row: Row, key: str) -> float:
-    time_ms = column(key).scaled(row[key])
+def _ms(row: AnyRow, key: str) -> float:
+    time_ms = column(key).shown.scaled(row[key])
     if not time_ms or time_ms < 0:
         raise ValueError(f"{key} is {row[key]}, no time")
     return time_ms

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.columns import MISSING, Column, Row, Rows, column, number, unique
+from essim.results.column import MISSING, AnyRow, Column, Rows, number
+from essim.results.columns import unique
+from essim.results.tables import column
 
 # Readable on white and near-black; told apart by hue, lightness and marker.
 COLOURS = {
@@ -43,21 +45,21 @@ class Series:
     colour: str
     symbol: str
     xs: tuple[int, ...]
-    rows: tuple[Row | None, ...]
+    rows: tuple[AnyRow | None, ...]
 
     def values(self, shown: Column) -> list[float | None]:
         """Return a column's numbers in the shown unit; None for points that are not ok."""
         return [value_of(row, shown) for row in self.rows]
 
 
-def value_of(row: Row | None, shown: Column) -> float | None:
+def value_of(row: AnyRow | None, shown: Column) -> float | None:
     """Return a row's number in the shown unit; None for a point that is not ok."""
-    return shown.scaled(row.get(shown.key)) if row and row.get("status") == "ok" else None
+    return shown.shown.scaled(row.get(shown.name)) if row and row.get("status") == "ok" else None
 
 
-def settings(rows: Rows) -> list[list[Row]]:
+def settings(rows: Rows) -> list[list[AnyRow]]:
     """Split rows by what no axis or line shows, in order of first appearance."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[AnyRow]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(key) for key in SETTING), []).append(row)
     return list(groups.values())
@@ -99,12 +101,12 @@ def series_of(rows: Rows, group: Rows, axis: str, by: Sequence[str]) -> list[Ser
     return lines
 
 
-def hover_text(name: str, row: Row | None) -> str:
+def hover_text(name: str, row: AnyRow | None) -> str:
     """Return every number of a point with its unit, and where the prices come from."""
     if row is None:
         return ""
     known = (column(key) for key in _HOVER)
-    texts = ((c.label, c.text_with_unit(row.get(c.key))) for c in known)
+    texts = ((c.heading, c.shown.text_with_unit(row.get(c.name))) for c in known)
     lines = [f"{label}: {text}" for label, text in texts if text != MISSING]
     sources = textwrap.wrap(f"prices {row.get('price_sources') or 'not given'}", 60)
     engine = f"engine {row.get('engine')}, seed {row.get('seed')}"
@@ -114,7 +116,7 @@ def hover_text(name: str, row: Row | None) -> str:
 
 def _name(key: tuple[object, ...], by: Sequence[str], several_selectors: bool) -> str:
     selector, routing, *values = key
-    settings = (f", {column(k).label} {value}" for k, value in zip(by, values, strict=True))
+    settings = (f", {column(k).heading} {value}" for k, value in zip(by, values, strict=True))
     return (f"{selector} {routing}" if several_selectors else str(routing)) + "".join(settings)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from plotly.graph_objects import Bar, Figure
 
-from reports.columns import Row, Rows, number
+from essim.results.column import AnyRow, Rows, number
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 
 # Legend name -> colour and the op kinds shown in it; what fits nowhere is routing.
@@ -88,11 +88,11 @@ def _group(kind: str) -> str:
     return next(n for n, (_, starts) in _GROUPS.items() if any(kind.startswith(s) for s in starts))
 
 
-def _stream(row: Row) -> str:
+def _stream(row: AnyRow) -> str:
     return _STREAMS.get(str(row.get("stream")), str(row.get("stream")))
 
 
-def _us(row: Row, key: str) -> float:
+def _us(row: AnyRow, key: str) -> float:
     return round((number(row.get(key)) or 0.0) * 1e6, 6)
 
 
@@ -159,7 +159,7 @@ def _windows(rows: Rows) -> Bar:
     )
 
 
-def _hover(row: Row) -> str:
+def _hover(row: AnyRow) -> str:
     lines = [
         f"<b>{html.escape(str(row.get('name')))}</b>",
         f"{_us(row, 'start_s'):,.3f} to {_us(row, 'end_s'):,.3f} us",
@@ -172,7 +172,7 @@ def _hover(row: Row) -> str:
     return "<br>".join(lines)
 
 
-def _first_view(rows: Sequence[Row]) -> list[float]:
+def _first_view(rows: Sequence[AnyRow]) -> list[float]:
     """Return the time of layers 1 to 3, or of everything where there are fewer."""
     starts = [_us(row, "start_s") for row in rows if row.get("name") == "norm1.1"]
     ends = [_us(row, "end_s") for row in rows if row.get("name") == "down.3"]

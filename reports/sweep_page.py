@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from reports.columns import Rows, column, unique
+from essim.results.column import Rows
+from essim.results.columns import unique
+from essim.results.tables import column
 from reports.figures import gain_over_batch, throughput_over_output
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 
@@ -73,8 +75,10 @@ def sweep_blocks(
 def _summary(rows: Rows, by: Sequence[str]) -> Iterator[str]:
     """Yield how many points there are, what was swept and what was the same everywhere."""
     axes = {key: unique(rows, key) for key in (*_SWEPT, *by)}
-    texts = {key: [column(key).text(v) for v in values] for key, values in axes.items()}
-    phrases = {k: f"{column(k).label} {', '.join(v)} {column(k).unit}" for k, v in texts.items()}
+    texts = {key: [column(key).shown.text(v) for v in values] for key, values in axes.items()}
+    phrases = {
+        k: f"{column(k).heading} {', '.join(v)} {column(k).shown.unit}" for k, v in texts.items()
+    }
     swept = [phrases[k].strip() for k, v in texts.items() if len(v) > 1]
     fixed = [phrases[k].strip() for k, v in texts.items() if len(v) == 1]
     failed = sum(row.get("status") != "ok" for row in rows)

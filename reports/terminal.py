@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from essim.results.rows import Row, differing
+from essim.results.column import AnyRow, Row
+from essim.results.columns import ResultRow, differing
+from essim.results.tables import column
 from essim.text.units import format_bytes, format_seconds
-from essim.validate.compare import Comparison
 
 # A longer table is cut to the shortest and longest output length, then to this many rows.
 _MOST_ROWS = 60
@@ -22,50 +23,11 @@ _MOST_ROWS = 60
 # Below this share of measured time a table comes with a warning.
 _MEASURED_ENOUGH = 0.8
 
-_GAINS = (
-    *("decode_gain_frac", "output_gain_frac", "gain_ceiling_frac", "output_ceiling_frac"),
-    *("gain_over_dense_frac", "dense_ceiling_frac"),
-)
-_ERRORS = ("error_frac", "bias_frac", "worst_frac")
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "step_s"),
     *("exposed_routing_s", "cpu_busy_frac", "output_gain_frac"),
     "gain_over_dense_frac",
 )
-_HEADINGS = {
-    "decode_tokens_per_s": "tokens/s",
-    "decode_gain_frac": "gain",
-    "output_gain_frac": "end to end",
-    "gain_ceiling_frac": "ceiling",
-    "gain_over_dense_frac": "vs dense",
-    "step_s": "step",
-    "exposed_routing_s": "exposed",
-    "cpu_busy_frac": "CPU busy",
-    "input_tokens": "input",
-    "output_tokens": "output",
-    "max_batch": "max batch",
-    "compression": "c = S/B",
-    "budget_tokens": "budget",
-    "page_tokens": "page",
-    "route_macs": "routing MACs",
-    "sparse_macs": "attention MACs",
-    "route_share_frac": "routing share",
-    "context_tokens": "context",
-    "attended_tokens": "attended",
-    "predicted_s": "predicted",
-    "measured_s": "measured",
-    "real_s": "real",
-    "error_frac": "error",
-    "error_s": "apart",
-    "predicted_ops": "ops",
-    "real_ops": "real ops",
-    "bias_frac": "bias",
-    "mape_frac": "MAPE",
-    "worst_frac": "worst",
-    "worst_cell": "at",
-    "mean_points": "points apart",
-    "worst_points": "worst",
-}
 PROVISIONAL = "The hardware profile is provisional: first numbers, not a calibration."
 
 
@@ -89,37 +51,21 @@ class TableProgress(Protocol):
         """Points to do."""
 
 
-def text(key: str, value: object) -> str:
-    """Return a result cell as people read it."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        key = key.removesuffix("_p5").removesuffix("_p95")
-        if key in _GAINS:
-            return f"{value:+.1%}"
-        if key in _ERRORS:
-            return f"{value:+.2%}"
-        if key == "mape_frac":
-            return f"{value:.2%}"
-        if key.endswith("_points"):
-            return f"{value:.2f}" if key == "mean_points" else f"{value:+.2f}"
-        if key.endswith("_frac"):
-            return f"{value:.1%}"
-        if key.endswith("_s") and not key.endswith("_per_s"):
-            return format_seconds(value)
-        return f"{value:,.1f}"
-    if isinstance(value, int) and key.endswith("_bytes"):
-        return format_bytes(value)
-    return str(value)
+def _heading(key: str) -> str:
+    return column(key).short or key
 
 
-def run(row: Row, parts: Sequence[Row], provisional: bool) -> None:
+def _text(key: str, value: object) -> str:
+    return column(key).brief(value)
+
+
+def run(row: ResultRow, parts: Sequence[Row], provisional: bool) -> None:
     """Print one point: its numbers, and where a mean decode step goes."""
     console = _console()
-    table = Table(box=SIMPLE_HEAD, show_header=False, title=str(row["name"]), title_justify="left")
+    table = Table(box=SIMPLE_HEAD, show_header=False, title=row["name"], title_justify="left")
     for key, value in row.items():
         if value not in (None, "") and key != "name":
-            table.add_row(key, text(key, value))
+            table.add_row(key, _text(key, value))
     console.print(table)
     if parts:
         table = Table(
@@ -139,24 +85,24 @@ def run(row: Row, parts: Sequence[Row], provisional: bool) -> None:
     _warn([row], provisional)
 
 
-def sweep(rows: Sequence[Row], provisional: bool) -> None:
+def sweep(rows: Sequence[ResultRow], provisional: bool) -> None:
     """Print the grid: what differs, then throughput, gains and exposure."""
     shown = list(rows)
     if len(shown) > 40:
-        outputs = sorted({int(row["output_tokens"] or 0) for row in shown})
+        outputs = sorted({row["output_tokens"] for row in shown})
         shown = [row for row in shown if row["output_tokens"] in (outputs[0], outputs[-1])]
     axes = differing(rows) or ["routing"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for key in (*axes, *_RESULTS):
-        left = key in axes and any(isinstance(row[key], str) for row in rows)
+        left = key in axes and any(isinstance(row.get(key), str) for row in rows)
         table.add_column(
-            _HEADINGS.get(key, key),
+            _heading(key),
             justify="left" if left else "right",
             no_wrap=left,
             overflow="fold",
         )
     for row in shown[:_MOST_ROWS]:
-        cells = [text(key, row[key]) for key in (*axes, *_RESULTS)]
+        cells = [_text(key, row.get(key)) for key in (*axes, *_RESULTS)]
         if row["status"] != "ok":
             cells[len(axes)] = str(row["reason"])
         table.add_row(*cells)
@@ -169,7 +115,7 @@ def sweep(rows: Sequence[Row], provisional: bool) -> None:
     _warn(rows, provisional)
 
 
-def _roofline_kinds(rows: Sequence[Row]) -> list[str]:
+def _roofline_kinds(rows: Sequence[ResultRow]) -> list[str]:
     """Return the op kinds that some row prices by roofline, in decode or prefill."""
     kinds: set[str] = set()
     for row in rows:
@@ -180,20 +126,18 @@ def _roofline_kinds(rows: Sequence[Row]) -> list[str]:
     return sorted(kinds)
 
 
-def _warn(rows: Sequence[Row], provisional: bool) -> None:
+def _warn(rows: Sequence[ResultRow], provisional: bool) -> None:
     """Say it when numbers are weak."""
     if provisional:
         print(PROVISIONAL)
-    least = min(
-        (float(r["measured_frac"]) for r in rows if r["measured_frac"] is not None), default=1.0
-    )
+    least = min((r["measured_frac"] for r in rows if r["measured_frac"] is not None), default=1.0)
     if least < _MEASURED_ENOUGH:
         weak = ", ".join(f"{source} ({' '.join(kinds)})" for source, kinds in _weak(rows).items())
         print(f"Only {least:.0%} of the decode time is measured or interpolated. The rest is")
         print(f"{weak}: compare with care.")
 
 
-def _weak(rows: Sequence[Row]) -> dict[str, list[str]]:
+def _weak(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
     """Return by source the op kinds of a step that some row does not have measured."""
     kinds: dict[str, set[str]] = {}
     for row in rows:
@@ -206,13 +150,13 @@ def _weak(rows: Sequence[Row]) -> dict[str, list[str]]:
     return {source: sorted(names) for source, names in kinds.items()}
 
 
-def columns(rows: Sequence[Row], keys: Sequence[str]) -> None:
+def columns(rows: Sequence[AnyRow], keys: Sequence[str]) -> None:
     """Print rows with the given columns."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for i, key in enumerate(keys):
-        table.add_column(_HEADINGS.get(key, key), justify="right" if i else "left", overflow="fold")
+        table.add_column(_heading(key), justify="right" if i else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(text(key, row[key]) for key in keys))
+        table.add_row(*(_text(key, row[key]) for key in keys))
     _console().print(table)
 
 
@@ -231,7 +175,7 @@ def break_even(cells: Sequence[Row], x: str, y: str) -> None:
         title = "early routing's gain over waiting for the layer's own query"
         table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{title}  {setting}".strip())
         table.title_justify = "left"
-        table.add_column(f"{_HEADINGS.get(y, y)} \\ {_HEADINGS.get(x, x)}", overflow="fold")
+        table.add_column(f"{_heading(y)} \\ {_heading(x)}", overflow="fold")
         columns = list(dict.fromkeys(cell[x] for cell in own))
         for value in columns:
             table.add_column(str(value), justify="right", overflow="fold")
@@ -267,16 +211,18 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
     print(*facts, sep="\n")
 
 
-def comparison(result: Comparison, steps: Sequence[Mapping[str, Any]], cells: bool) -> None:
+def comparison(result: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], cells: bool) -> None:
     """Print errors and gains by mode, op by op where steps were traced, and cell by cell."""
     if cells:
-        low_high = ["predicted_low_s", "predicted_high_s"] if result.coverage else []
+        low_high = ["predicted_low_s", "predicted_high_s"] if result["coverage"] else []
         cell = ["mode", "batch", "context_tokens", "attended_tokens"]
-        columns(result.pairs, [*cell, "predicted_s", *low_high, "measured_s", "error_frac"])
+        columns(result["pairs"], [*cell, "predicted_s", *low_high, "measured_s", "error_frac"])
     group = ["mode", "attended_tokens"]
-    columns(result.errors, [*group, "cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell"])
-    if result.gains:
-        columns(result.gains, [*group, "gains", "mean_points", "worst_points", "worst_cell"])
+    columns(
+        result["errors"], [*group, "cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell"]
+    )
+    if result["gains"]:
+        columns(result["gains"], [*group, "gains", "mean_points", "worst_points", "worst_cell"])
     for step in steps:
         print(f"{step['of']['mode']}, op by op:")
         shown = ["kind", "predicted_ops", "real_ops", "predicted_s", "real_s", "error_s"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from essim.results.rows import COLUMNS
+from essim.results.columns import COLUMNS
 
 
 def predicted(mode: str = "gpu-target", step_s: float | None = 4e-3, **other: object):

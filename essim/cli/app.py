@@ -22,6 +22,7 @@ from essim.cli.options import (
     shows_errors,
     warn_of_old_kernels,
 )
+from essim.cli.profile import app as profile_commands
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
@@ -60,7 +61,7 @@ def run(
     file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
     check_outputs([file], html=html, trace=trace)
     row = simulator.rows([base])[0]
-    verdict = run_verdict(base, row)
+    verdict = run_verdict(row, base.compare.baseline)
     parts = simulator.breakdown(base) if row["step_s"] is not None else []
     about = _manifest(file, set_, simulator, [base])
     files = pages.step_files(trace, html, step, base, simulator, parts, verdict, about)
@@ -90,11 +91,11 @@ def sweep(
 ) -> None:
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
     from essim.cli import pages
-    from essim.results.rows import add_swept, result_files
+    from essim.results.files import result_files
     from essim.simulate.breakeven import break_even, map_axes
+    from essim.simulate.rows import add_swept
     from essim.text.files import check_outputs, write_files
     from reports import terminal as show
-    from reports.verdict import sweep_verdict
 
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
     check_outputs([file], out, html)
@@ -103,7 +104,7 @@ def sweep(
     add_swept(base, points, rows)
     axes = map_axes(base, rows, map_)
     cells = break_even(points, rows, *axes) if axes else []
-    verdict = sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])
+    verdict = pages.sweep_sentences(points, rows, simulator)
     about = _manifest(file, set_, simulator, points)
     files = {} if out is None else result_files(rows, out, about)
     if html is not None:
@@ -134,8 +135,8 @@ def figure2(
 ) -> None:
     """Show which share of attention-side compute is routing, by method and compression."""
     from essim.cli import pages
-    from essim.results.rows import result_files, versions
-    from essim.simulate.figure2 import COLUMNS
+    from essim.results.files import result_files, versions
+    from essim.results.tables import FIGURE2_COLUMNS
     from essim.simulate.figure2 import figure2 as shares
     from essim.text.files import check_outputs, write_files
     from reports import terminal as show
@@ -143,14 +144,14 @@ def figure2(
     check_outputs([], out, html)
     rows = shares(loki, hsa_scan)
     about = versions() | {"loki": loki, "hsa_scan": hsa_scan}
-    files = {} if out is None else result_files(rows, out, about, COLUMNS)
+    files = {} if out is None else result_files(rows, out, about, FIGURE2_COLUMNS)
     if html is not None:
         files[html] = pages.figure2(rows, about)
     write_files(files)
     if as_json:
         print_json({"rows": rows, "manifest": about})
     else:
-        show.columns(rows, [key for key in COLUMNS if key != "context_tokens"])
+        show.columns(rows, [key for key in FIGURE2_COLUMNS if key != "context_tokens"])
     say_written(out, html)
 
 
@@ -203,6 +204,7 @@ def measure(
 
 app.command()(shows_errors(compare))
 app.command()(shows_errors(validate))
+app.add_typer(profile_commands, name="profile")
 
 
 @app.command("list")
@@ -271,7 +273,7 @@ def _manifest(
     file: Path, overrides: list[str], simulator: Simulator, points: list[Scenario]
 ) -> dict[str, Any]:
     from essim.engines import pick_engine
-    from essim.results.rows import manifest
+    from essim.simulate.rows import manifest
 
     profiles = [simulator.profile(n) for n in dict.fromkeys(point.hardware for point in points)]
     warn_of_old_kernels(profiles)

@@ -61,9 +61,12 @@ def _about(spec: ProfileSpec) -> str:
     for name, table in spec.tables.items():
         held = table.heldout
         errors = f"{held.median_frac:.1%}, worst {held.worst_frac:.1%}" if held else "unchecked"
-        tables.append(f"{name} ({errors})")
+        tables.append(f"{name} ({errors if table.source == 'measured' else 'published'})")
     found = ", ".join(tables)
     measured = f"measured (median held-out error): {found}" if tables else "nothing measured"
+    if tables and all(table.source == "published" for table in spec.tables.values()):
+        measured = f"published: {', '.join(spec.tables)}"
+    measured += f"; else carried over from {spec.reference}" if spec.reference else ""
     return f"{state}{spec.gpu.name} + {spec.cpu.name}; {measured}"
 
 

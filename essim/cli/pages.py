@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from essim.errors import InputError
-from essim.results.rows import Row, differing
+from essim.results.column import Row
+from essim.results.columns import ResultRow, differing
 from essim.simulate.scenario import Scenario
 from essim.simulate.sweep import Simulator
 from essim.simulate.timeline import Timeline
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def sweep(
     base: Scenario,
-    rows: list[Row],
+    rows: list[ResultRow],
     verdict: list[str],
     about: dict[str, Any],
     cells: list[Row],
@@ -39,6 +40,21 @@ def sweep(
         at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
         blocks[at:at] = [Heading("Break-even"), *maps]
     return _page(base.name, blocks)
+
+
+def sweep_sentences(
+    points: Sequence[Scenario], rows: Sequence[ResultRow], simulator: Simulator
+) -> list[str]:
+    """Return what a sweep found; batches between the swept ones are simulated as it asks."""
+    from reports.verdict import sweep_verdict
+
+    def again(i: int, batch: int, baseline: str) -> ResultRow:
+        load = points[i].workload.model_copy(update={"batch": batch})
+        compare = points[i].compare.model_copy(update={"baseline": baseline})
+        point = points[i].model_copy(update={"workload": load, "compare": compare})
+        return simulator.rows([point])[0]
+
+    return sweep_verdict(rows, [point.compare.baseline for point in points], again)
 
 
 def figure2(rows: list[Row], about: dict[str, Any]) -> bytes:

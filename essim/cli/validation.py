@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +45,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Lay predictions beside a real run: errors, bias, gains, what has no partner."""
-    from essim.results.rows import versions
+    from essim.results.files import versions
     from essim.text.files import check_outputs
     from essim.validate.compare import compare as compared
     from essim.validate.measured_run import read_facts, read_measured, read_predicted
@@ -75,8 +75,8 @@ def validate(
         if error.name != "torch":
             raise
         raise AbsentError("a real run needs torch", TORCH_HINT) from None
-    from essim.results.rows import manifest
     from essim.simulate.plan import load_scenario
+    from essim.simulate.rows import manifest
     from essim.simulate.scenario import find_scenario
     from essim.simulate.sweep import Simulator
     from essim.text.files import check_outputs
@@ -114,31 +114,41 @@ def _deliver(
 ) -> None:
     """Print a comparison and write its files; exit 1 where an error is past the tolerance."""
     from essim.cli import pages
-    from essim.results.rows import result_files
+    from essim.results.files import result_files
+    from essim.results.tables import PAIR_COLUMNS
     from essim.text.files import write_files
     from essim.validate.calibration import calibration_points, on_the_grid
-    from essim.validate.compare import PAIR_COLUMNS
     from reports import terminal as show
     from reports.verdict import comparison_verdict, machine_verdict
 
     points = {k: v for profile in profiles for k, v in calibration_points(profile).items()}
-    sentences = machine_verdict(profiles, about["run"])
-    sentences += comparison_verdict(result, points, on_the_grid(result.pairs, points))
+    sentences = machine_verdict(*_machines(profiles, about["run"]))
+    rows = result.as_dict()
+    sentences += comparison_verdict(rows, points, on_the_grid(result.pairs, points))
     files = {} if out is None else result_files(result.pairs, out, about, PAIR_COLUMNS)
     if html is not None:
         files[html] = pages.comparison(result, points, steps, sentences, about)
     write_files(files)
     if as_json:
-        found = result.as_dict() | {"steps": list(steps), "verdict": sentences}
+        found = rows | {"steps": list(steps), "verdict": sentences}
         print_json(found | {"calibration": points, "manifest": about})
     else:
-        show.comparison(result, steps, cells)
+        show.comparison(rows, steps, cells)
         print(*sentences, sep="\n")
     say_written(*files)
     if tolerance is not None and result.worst_frac > tolerance:
         past = f"the worst error is {result.worst_frac:.2%}, past {tolerance:.2%}"
         print(past, file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _machines(
+    profiles: Sequence[HardwareProfile], facts: Mapping[str, Any]
+) -> tuple[list[str], str | None]:
+    """Return the machines predicted for and the one measured: by GPU, or by CPU without one."""
+    gpu = facts.get("gpu_name")
+    names = [profile.spec.gpu.name if gpu else profile.spec.cpu.name for profile in profiles]
+    return names, gpu or facts.get("cpu")
 
 
 def _profiles(names: set[str]) -> list[HardwareProfile]:

@@ -94,12 +94,12 @@ def read_table(
 
 def _warn_of_falls(file: Path, table: Table) -> None:
     """Warn of times that fall along an axis along which work grows."""
-    for key, grid in table.grids.items():
-        fallen = 0 if table.name == SLOWDOWN else grid.fallen_cells(table.axes)
-        if fallen:
-            where = f"{file} {' '.join(key)}".strip()
-            message = f"{where}: {fallen} cells are faster than a smaller one; kept"
-            warnings.warn(message, stacklevel=3)
+    cells = {key: grid.fallen_cells(table.axes) for key, grid in table.grids.items()}
+    fallen = {key: count for key, count in cells.items() if count}
+    if fallen and table.name != SLOWDOWN:
+        where = " ".join(*fallen) if len(fallen) == 1 else f"in {len(fallen)} grids"
+        message = f"{f'{file} {where}'.strip()}: {sum(fallen.values())} cells are faster than a "
+        warnings.warn(f"{message}smaller one; kept", stacklevel=3)
 
 
 def read_lines(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from essim.errors import InputError
-from essim.results.rows import COLUMNS, Row, differing
+from essim.results.column import AnyRow, Row
+from essim.results.columns import COLUMNS, ResultRow, differing
 from essim.simulate.scenario import Scenario
 
 
-def map_axes(base: Scenario, rows: Sequence[Row], asked: str | None) -> tuple[str, str] | None:
+def map_axes(base: Scenario, rows: Sequence[AnyRow], asked: str | None) -> tuple[str, str] | None:
     """Return the result columns (x, y) of a sweep's map, None if fewer than two axes vary.
 
     Parameters
@@ -35,7 +36,7 @@ def map_axes(base: Scenario, rows: Sequence[Row], asked: str | None) -> tuple[st
     return by_name[names[0]], by_name[names[1]]
 
 
-def break_even(points: Sequence[Scenario], rows: Sequence[Row], x: str, y: str) -> list[Row]:
+def break_even(points: Sequence[Scenario], rows: Sequence[ResultRow], x: str, y: str) -> list[Row]:
     """Return one row a cell of the map over columns `x` and `y`, other swept axes apart.
 
     Returns
@@ -47,27 +48,27 @@ def break_even(points: Sequence[Scenario], rows: Sequence[Row], x: str, y: str) 
         None where there is nothing to compare.
     """
     others = [key for key in differing(rows) if key not in (x, y, "routing")]
-    cells: dict[tuple[object, ...], list[tuple[Scenario, Row]]] = {}
+    cells: dict[tuple[object, ...], list[tuple[Scenario, ResultRow]]] = {}
     for point, row in zip(points, rows, strict=True):
-        key = (tuple(row[other] for other in others), row[x], row[y])
+        key = tuple(_value(row, column) for column in (*others, x, y))
         cells.setdefault(key, []).append((point, row))
     return [_cell(others, x, y, members) for members in cells.values()]
 
 
-def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, Row]]) -> Row:
+def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, ResultRow]]) -> Row:
     first = members[0][1]
     cell: Row = {
-        "setting": ", ".join(f"{other} {first[other]}" for other in others),
-        x: first[x],
-        y: first[y],
+        "setting": ", ".join(f"{other} {_value(first, other)}" for other in others),
+        x: _value(first, x),
+        y: _value(first, y),
     }
-    rated = [(p, r, float(r["decode_tokens_per_s"] or 0)) for p, r in members]
+    rated = [(p, r, r["decode_tokens_per_s"] or 0.0) for p, r in members]
     rated = [entry for entry in rated if entry[2] > 0]
     early = [entry for entry in rated if entry[0].routing.early and entry[1]["routing"] != "none"]
     waiting = [entry[2] for entry in rated if entry not in early]
     # The baseline may not be swept itself; its rate follows from any gain over it.
     waiting += [
-        rate / (1 + float(r["decode_gain_frac"]))
+        rate / (1 + r["decode_gain_frac"])
         for p, r, rate in rated
         if r["decode_gain_frac"] is not None
         and not p.with_routing(p.compare.baseline).routing.early
@@ -81,3 +82,9 @@ def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, R
         "early_gain_frac": fastest[2] / max(waiting) - 1 if fastest and waiting else None,
         "sparse_gain_frac": None if best is None else best[1]["gain_over_dense_frac"],
     }
+
+
+def _value(row: AnyRow, column: str) -> str | int | float | None:
+    """Return what a row has in a swept column."""
+    value = row[column]
+    return value if value is None or isinstance(value, str | int | float) else str(value)

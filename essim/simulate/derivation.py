@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from essim.hardware.profile import HardwareProfile
 from essim.model.shape import ModelShape, dtype_bytes
-from essim.results.rows import Row
+from essim.results.column import Row
 from essim.simulate.memory import Memory, kv_slots, max_batch, memory
 from essim.simulate.scenario import Scenario
 from essim.text.units import format_bytes

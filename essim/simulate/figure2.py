@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from essim.methods.selectors.rocketkv import policy
-from essim.results.rows import Row
+from essim.results.column import Row
+from essim.results.tables import FIGURE2_COLUMNS
 
 CONTEXT_TOKENS = 8192
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -28,19 +29,6 @@ RANK = 16
 
 Loki = Literal["pca", "cached"]
 HsaScan = Literal["all", "stage1"]
-
-# Column -> unit, in output order.
-COLUMNS: dict[str, str] = {
-    "method": "",
-    "compression": "",
-    "budget_tokens": "tokens",
-    "context_tokens": "tokens",
-    "page_tokens": "tokens",
-    "channels": "",
-    "route_macs": "MAC",
-    "sparse_macs": "MAC",
-    "route_share_frac": "1",
-}
 
 
 def figure2(loki: Loki = "pca", hsa_scan: HsaScan = "all") -> list[Row]:
@@ -64,7 +52,7 @@ def figure2(loki: Loki = "pca", hsa_scan: HsaScan = "all") -> list[Row]:
     for name, route in methods.items():
         for compression in COMPRESSIONS:
             budget = CONTEXT_TOKENS // compression
-            row = dict.fromkeys(COLUMNS) | route(budget)
+            row = dict.fromkeys(FIGURE2_COLUMNS) | route(budget)
             sparse_macs = 2.0 * HEADS * budget * HEAD_DIM
             route_macs = float(row["route_macs"] or 0)
             rows.append(

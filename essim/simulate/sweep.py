@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from essim.engines import pick_engine
 from essim.errors import BadValueError, InputError
 from essim.hardware.profile import HardwareProfile, find_profile, load_profile
-from essim.results.rows import Row, empty_row
+from essim.results.column import Row
+from essim.results.columns import ResultRow
 from essim.simulate.memory import max_batch, memory, shortage
 from essim.simulate.replay import Run, run_decode, run_prefill
+from essim.simulate.rows import empty_row
 from essim.simulate.scenario import Scenario
 from essim.simulate.uncertainty import PERCENTILES, Values, drawn_steps_s
 from essim.step.kinds import priced_names
@@ -57,7 +60,7 @@ class Simulator:
 
     def rows(
         self, points: Sequence[Scenario], progress: Callable[[], None] = lambda: None
-    ) -> list[Row]:
+    ) -> list[ResultRow]:
         """Return one row a point, in order; a point that cannot run says so in its row."""
         for point in points:
             for run in (point, point.with_routing(point.compare.baseline), point.with_dense()):
@@ -107,7 +110,7 @@ class Simulator:
             if time_s > 0
         ]
 
-    def _row(self, point: Scenario) -> Row:
+    def _row(self, point: Scenario) -> ResultRow:
         profile = self.profile(point.hardware)
         row = empty_row(point, memory(point, profile), max_batch(point, profile))
         row |= {"engine": pick_engine(self.engine)[0], "seed": self.seed}
@@ -117,28 +120,37 @@ class Simulator:
         row |= self._times(point) | self._percentiles(point)
         return row | self._gains(point, row) | self._interval(point, profile)
 
-    def _interval(self, point: Scenario, profile: HardwareProfile) -> Row:
+    def _interval(self, point: Scenario, profile: HardwareProfile) -> ResultRow:
         """Return the rates at both ends of the profile's ranges; nothing where it has none."""
-        ends: Row = {}
-        for end, name in (("slow", "low"), ("fast", "high")):
-            corner_name = f"{point.hardware} at its {end} end"
-            if corner_name not in self._profiles:
-                corner = profile.corner("slow" if end == "slow" else "fast")
-                if corner is None:
-                    return {}
-                self._profiles[corner_name] = corner
-            times = self._times(point.model_copy(update={"hardware": corner_name}))
-            for rate in ("decode_tokens_per_s", "output_tokens_per_s"):
-                ends[f"{rate}_{name}"] = times.get(rate)
-        return ends
+        slow, fast = self._at_end(point, profile, "slow"), self._at_end(point, profile, "fast")
+        if slow is None or fast is None:
+            return {}
+        return {
+            "decode_tokens_per_s_low": slow.get("decode_tokens_per_s"),
+            "output_tokens_per_s_low": slow.get("output_tokens_per_s"),
+            "decode_tokens_per_s_high": fast.get("decode_tokens_per_s"),
+            "output_tokens_per_s_high": fast.get("output_tokens_per_s"),
+        }
 
-    def _times(self, point: Scenario) -> Row:
+    def _at_end(
+        self, point: Scenario, profile: HardwareProfile, end: Literal["slow", "fast"]
+    ) -> ResultRow | None:
+        """Return the time columns at one end of the profile's ranges, None where it has none."""
+        name = f"{point.hardware} at its {end} end"
+        if name not in self._profiles:
+            corner = profile.corner(end)
+            if corner is None:
+                return None
+            self._profiles[name] = corner
+        return self._times(point.model_copy(update={"hardware": name}))
+
+    def _times(self, point: Scenario) -> ResultRow:
         """Return the time columns of a point."""
         load, prefill = point.workload, self.prefill(point)
         prefill_s = load.batch * int(prefill.step_ps[0]) / PS_PER_S
         steps = load.output_tokens - 1
         decode_ps = 0
-        row: Row = {"prefill_s": prefill_s, "prefill_sources": prefill.sources(1).text}
+        row: ResultRow = {"prefill_s": prefill_s, "prefill_sources": prefill.sources(1).text}
         if steps:
             run = self.decode(point)
             decode_ps = int(run.step_ps[:steps].sum())
@@ -169,72 +181,86 @@ class Simulator:
             self._drawn[key, steps] = drawn_steps_s(run, profile, finish, steps, self.seed)
         return self._drawn.get((key, steps))
 
-    def _percentiles(self, point: Scenario) -> Row:
+    def _percentiles(self, point: Scenario) -> ResultRow:
         """Return the decode rate's percentiles."""
         steps_s = self._draws(point)
         if steps_s is None:
             return {}
-        return _of_draws("decode_tokens_per_s", point.workload.batch / steps_s, PERCENTILES)
+        low, middle, high = _percentiles(point.workload.batch / steps_s)
+        return {
+            "decode_tokens_per_s_p5": low,
+            "decode_tokens_per_s_p50": middle,
+            "decode_tokens_per_s_p95": high,
+        }
 
-    def _gains(self, point: Scenario, row: Row) -> Row:
+    def _gains(self, point: Scenario, row: ResultRow) -> ResultRow:
         """Return the gain columns: over the baseline routing, and over dense attention."""
         profile = self.profile(point.hardware)
         baseline, dense = point.with_routing(point.compare.baseline), point.with_dense()
-        gains: Row = {}
+        gains: ResultRow = {}
         why = _infeasible(baseline, profile)
         if why:
             gains["reason"] = f"no gain, since the baseline does not run: {why}"
         else:
-            base = self._times(baseline)
-            gains["decode_gain_frac"] = _gain(row, base, "decode_tokens_per_s")
-            gains["output_gain_frac"] = _gain(row, base, "output_tokens_per_s")
-            mine_s, theirs_s = self._draws(point), self._draws(baseline)
-            if mine_s is not None or theirs_s is not None:
-                mine_s, theirs_s = _or_step(mine_s, row), _or_step(theirs_s, base)
-                gains |= _of_draws("decode_gain_frac", theirs_s / mine_s - 1, (5, 95))
-            exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
-            if isinstance(exposed_s, float) and isinstance(step_s, float):
-                steps = point.workload.output_tokens - 1
-                total_s = _seconds(base, "prefill_s") + _seconds(base, "decode_s")
-                prefill = self.prefill(baseline)
-                copies_ps = int((prefill.step_ps - prefill.unrouted_ps)[0])
-                share_s = steps * exposed_s + point.workload.batch * copies_ps / PS_PER_S
-                gains["gain_ceiling_frac"] = _ceiling(exposed_s, step_s)
-                gains["output_ceiling_frac"] = _ceiling(share_s, total_s)
+            gains |= self._over_baseline(point, row, baseline)
         if not _infeasible(dense, profile):
             full = self._times(dense)
-            gains["gain_over_dense_frac"] = _gain(row, full, "decode_tokens_per_s")
+            gains["gain_over_dense_frac"] = _gain(
+                row.get("decode_tokens_per_s"), full.get("decode_tokens_per_s")
+            )
             if full.get("step_s") is not None:
                 run, steps = self.decode(dense), point.workload.output_tokens - 1
                 all_s = sum(run.main_stream_s(steps).values())
                 gains["dense_ceiling_frac"] = _ceiling(run.attention_s(steps), all_s)
         return gains
 
+    def _over_baseline(self, point: Scenario, row: ResultRow, baseline: Scenario) -> ResultRow:
+        """Return the gain columns over a baseline that runs."""
+        base = self._times(baseline)
+        gains: ResultRow = {
+            "decode_gain_frac": _gain(
+                row.get("decode_tokens_per_s"), base.get("decode_tokens_per_s")
+            ),
+            "output_gain_frac": _gain(
+                row.get("output_tokens_per_s"), base.get("output_tokens_per_s")
+            ),
+        }
+        mine_s, theirs_s = self._draws(point), self._draws(baseline)
+        if mine_s is not None or theirs_s is not None:
+            mine_s, theirs_s = _or_step(mine_s, row), _or_step(theirs_s, base)
+            low, _, high = _percentiles(theirs_s / mine_s - 1)
+            gains |= {"decode_gain_frac_p5": low, "decode_gain_frac_p95": high}
+        exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
+        if exposed_s is not None and step_s is not None:
+            steps = point.workload.output_tokens - 1
+            total_s = (base["prefill_s"] or 0.0) + (base["decode_s"] or 0.0)
+            prefill = self.prefill(baseline)
+            copies_ps = int((prefill.step_ps - prefill.unrouted_ps)[0])
+            share_s = steps * exposed_s + point.workload.batch * copies_ps / PS_PER_S
+            gains["gain_ceiling_frac"] = _ceiling(exposed_s, step_s)
+            gains["output_ceiling_frac"] = _ceiling(share_s, total_s)
+        return gains
 
-def _or_step(draws_s: Values | None, times: Row) -> Values:
+
+def _or_step(draws_s: Values | None, times: ResultRow) -> Values:
     """Return the draws; without held-out points a step is as predicted in each."""
     return np.asarray(times["step_s"] if draws_s is None else draws_s, dtype=np.float64)
 
 
-def _of_draws(name: str, draws: Values, percentiles: Sequence[int]) -> Row:
-    """Return a column of each percentile of the draws."""
-    return {f"{name}_p{p}": float(np.percentile(draws, p)) for p in percentiles}
+def _percentiles(draws: Values) -> tuple[float, float, float]:
+    """Return the 5th, 50th and 95th percentile of the draws."""
+    low, middle, high = (float(np.percentile(draws, p)) for p in PERCENTILES)
+    return low, middle, high
 
 
-def _gain(mine: Row, theirs: Row, rate: str) -> float | None:
+def _gain(mine: float | None, theirs: float | None) -> float | None:
     """Return how much larger a rate is, as a fraction; None where either is missing."""
-    a, b = mine.get(rate), theirs.get(rate)
-    return a / b - 1 if isinstance(a, float) and isinstance(b, float) else None
+    return None if mine is None or theirs is None else mine / theirs - 1
 
 
 def _ceiling(share_s: float, total_s: float) -> float:
     """Return the gain if `share_s` of `total_s` took no time: 1 / (1 - share) - 1."""
     return total_s / (total_s - share_s) - 1
-
-
-def _seconds(row: Row, key: str) -> float:
-    value = row[key]
-    return value if isinstance(value, float) else 0.0
 
 
 def _key(point: Scenario, drop: Sequence[str] = ("output_tokens",)) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from essim.engines import finish_maxplus
 from essim.engines.graph import Graph
-from essim.results.rows import Row
+from essim.results.column import Row
 from essim.simulate.replay import Run
 from essim.step.kinds import KINDS
 from essim.step.ops import MAIN_STREAM

@@ -30,7 +30,7 @@ _EXAMPLE = {
     "Hz": "1980 MHz",
 }
 _LONGEST_SPAN = 65536
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)\s*")
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d.].*?)\s*")
 
 
 def parse_quantity(text: object, dimension: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from essim.hardware.profile import HardwareProfile
-from essim.results.rows import Row
+from essim.results.column import Row
 
 # Tables over batch and context that price routing and attention.
 _CONTEXT_TABLES = (

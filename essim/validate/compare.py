@@ -9,22 +9,14 @@ from typing import Any
 
 from essim.errors import InputError
 from essim.methods.routing import mix_text
-from essim.results.rows import Row
+from essim.results.column import Row
+from essim.results.columns import ResultRow
+from essim.results.tables import PAIR_COLUMNS
 from essim.validate.binomial import clopper_pearson
-from essim.validate.measured_run import CELL, INTERVAL
+from essim.validate.measured_run import CELL
 
 BASELINE = "gpu-target"
 DENSE = "dense"
-# Columns of a pair -> unit, in order.
-PAIR_COLUMNS = {
-    **dict.fromkeys(("mode", "batch"), ""),
-    **dict.fromkeys(("context_tokens", "attended_tokens"), "tokens"),
-    **dict.fromkeys(("steps", "repetitions"), ""),
-    **dict.fromkeys(("predicted_s", "predicted_low_s", "predicted_high_s"), "s"),
-    **dict.fromkeys(("measured_s", "measured_low_s", "measured_high_s"), "s"),
-    **dict.fromkeys(("error_frac", "predicted_gain_frac", "measured_gain_frac"), "1"),
-    "gain_error_points": "percentage points",
-}
 # Settings of a predicted row -> what provenance calls them. A prediction of another is dropped.
 _SETTINGS = {
     "model": "model",
@@ -74,7 +66,7 @@ class Comparison:
 
 
 def compare(
-    predicted: Sequence[Row], measured: Sequence[Row], facts: Mapping[str, Any]
+    predicted: Sequence[ResultRow], measured: Sequence[Row], facts: Mapping[str, Any]
 ) -> Comparison:
     """Pair predicted rows with measured cells and say how far they are apart.
 
@@ -104,10 +96,10 @@ def compare(
 
 
 def _partners(
-    predicted: Sequence[Row], cells: Mapping[Key, Row], facts: Mapping[str, Any]
-) -> tuple[dict[Key, Row], list[Row]]:
+    predicted: Sequence[ResultRow], cells: Mapping[Key, Row], facts: Mapping[str, Any]
+) -> tuple[dict[Key, ResultRow], list[Row]]:
     """Return the prediction of each cell that has one, and what has no partner and why."""
-    found: dict[Key, Row] = {}
+    found: dict[Key, ResultRow] = {}
     reasons: dict[Key, str] = {}
     dropped: list[Row] = []
     for row in predicted:
@@ -154,29 +146,29 @@ def _as_row(key: Key) -> Row:
     return dict(zip(CELL, key, strict=True))
 
 
-def _predicted_cell(row: Row) -> Key:
+def _predicted_cell(row: ResultRow) -> Key:
     """Return the cell that a predicted row is of; zero attended tokens where it has no pages."""
-    batch, tokens = _int(row, "batch"), _int(row, "input_tokens")
+    batch, tokens = row["batch"], row["input_tokens"]
     if row["selector"] == DENSE:
         return DENSE, batch, tokens, tokens
-    kept = min(tokens, int(row["prompt_budget"] or tokens))
-    attended = int(row["page_tokens"] or 0) * int(row["top_pages"] or 0)
-    return str(row["routing"]), batch, kept, attended
+    kept = min(tokens, row["prompt_budget"] or tokens)
+    attended = (row["page_tokens"] or 0) * (row["top_pages"] or 0)
+    return row["routing"], batch, kept, attended
 
 
-def _why_dropped(row: Row, cell: Row | None, facts: Mapping[str, Any]) -> str:
+def _why_dropped(row: ResultRow, cell: Row | None, facts: Mapping[str, Any]) -> str:
     """Return why a predicted row has no partner, or an empty string."""
     if row["step_s"] is None:
-        return str(row["reason"] or "no decode step")
+        return row["reason"] or "no decode step"
     if row["selector"] not in (DENSE, "rocketkv"):
         return f"a real run has no selector {row['selector']}"
-    own = row | {"kv_block_tokens": _block_tokens(row)}
+    own = {**row, "kv_block_tokens": _block_tokens(row)}
     for name, value in _measured_settings(cell, facts).items():
         if None not in (value, own.get(name)) and value != own[name]:
             return f"{name} is {own[name]}, measured with {value}"
     if cell is None:
         return "not measured"
-    steps = _int(row, "output_tokens") - 1
+    steps = row["output_tokens"] - 1
     return "" if steps == cell["steps"] else f"{steps} steps predicted, {cell['steps']} measured"
 
 
@@ -201,12 +193,12 @@ def _block_tokens(settings: Mapping[str, Any]) -> int | None:
     return block
 
 
-def _pair(row: Row, cell: Row) -> Row:
+def _pair(row: ResultRow, cell: Row) -> Row:
     pair: Row = {name: cell.get(name) for name in PAIR_COLUMNS}
     pair["predicted_s"] = row["step_s"]
-    for end, rate in zip(("high", "low"), INTERVAL, strict=True):
-        if row.get(rate) is not None:
-            pair[f"predicted_{end}_s"] = _int(row, "batch") / _float(row, rate)
+    slow, fast = row.get("decode_tokens_per_s_p5"), row.get("decode_tokens_per_s_p95")
+    pair["predicted_low_s"] = None if fast is None else row["batch"] / fast
+    pair["predicted_high_s"] = None if slow is None else row["batch"] / slow
     pair["error_frac"] = _float(pair, "predicted_s") / _float(pair, "measured_s") - 1
     return pair
 

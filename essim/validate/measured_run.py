@@ -9,10 +9,11 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from essim.errors import AbsentError, InputError
-from essim.results.rows import Row
+from essim.results.column import Row
+from essim.results.columns import ResultRow
 from essim.text.yaml import read_text
 
 # Columns of a sweep that a comparison needs, and what they hold.
@@ -39,7 +40,7 @@ _SWEEP_HINT = "Give a .csv or .parquet that essim sweep --out wrote"
 _RUN_HINT = "Give the decode.csv of a real run"
 
 
-def read_predicted(file: Path) -> list[Row]:
+def read_predicted(file: Path) -> list[ResultRow]:
     """Return the rows of a sweep: the columns of `PREDICTED`, and those it may lack where there.
 
     Raises
@@ -47,7 +48,8 @@ def read_predicted(file: Path) -> list[Row]:
     InputError
         If the file is not a sweep's result.
     """
-    return [row for _, row in _rows(file, PREDICTED, _SWEEP_HINT, _MAYBE_PREDICTED)]
+    rows = _rows(file, PREDICTED, _SWEEP_HINT, _MAYBE_PREDICTED)
+    return [cast(ResultRow, row) for _, row in rows]
 
 
 def read_measured(file: Path) -> list[Row]:

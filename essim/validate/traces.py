@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from essim.results.rows import Row
+from essim.results.column import Row
 
 
 def op_errors(predicted: Sequence[Row], real: Sequence[Row]) -> list[Row]:

@@ -14,7 +14,7 @@ import torch
 
 from essim.errors import EssimError, InputError
 from essim.methods.selectors.rocketkv import RocketKV
-from essim.results.rows import Row
+from essim.results.column import Row
 from essim.simulate.scenario import Scenario
 from essim.validate.measured_run import read_json
 from measure.decode.cpu import plan as cpu_plan

@@ -28,9 +28,9 @@ def test_run_prints_a_table_the_parts_and_a_verdict() -> None:
         assert text in done.stdout
     weak = essim("run", SCENARIO, *QUICK, "--set", f"hardware={FIRST_DAY}")
     assert "The hardware profile is provisional" in weak.stdout
-    weak = essim("run", SCENARIO, *QUICK, "--set", "hardware=a100-80gb")
+    weak = essim("run", SCENARIO, *QUICK, "--set", "hardware=a100-sxm-80gb")
     assert "Only 0% of the decode time is measured or interpolated." in weak.stdout
-    batches = ("--set", "hardware=a100-80gb", "--set", "sweep.workload.batch=[1,512]")
+    batches = ("--set", "hardware=a100-sxm-80gb", "--set", "sweep.workload.batch=[1,512]")
     weak = essim("sweep", SCENARIO, "--set", "workload.output_tokens=32", *batches)
     assert "points do not run" in weak.stdout
     (line,) = (line for line in weak.stdout.splitlines() if line.endswith(": compare with care."))

@@ -54,11 +54,21 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
 
 def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:
     point = ("routing=gpu-target", "workload.batch=1", "workload.input_tokens=4480")
-    settings = (f"--set={text}" for text in (*point, "hardware=a100-80gb"))
+    settings = (f"--set={text}" for text in (*point, "hardware=a100-sxm-80gb"))
     assert essim("sweep", "validate-h200", *settings, "--out", tmp_path / "p.csv").returncode == 0
     done = essim("compare", tmp_path / "p.csv", REAL)
     assert done.returncode == 0, done.stderr
     assert "\nPredicted for NVIDIA A100 80GB SXM, measured on NVIDIA H200.\n" in done.stdout
+
+
+@pytest.mark.slow
+def test_without_a_gpu_machines_are_told_by_their_cpus(sweep: Path, tmp_path: Path) -> None:
+    facts = json.loads((REAL.parent / "provenance.json").read_text())
+    del facts["gpu_name"]
+    (tmp_path / "provenance.json").write_text(json.dumps(facts | {"cpu": "another CPU"}))
+    done = essim("compare", sweep, shutil.copy(REAL, tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "\nPredicted for Intel(R) Xeon(R) Processor, measured on another CPU.\n" in done.stdout
 
 
 @pytest.mark.slow

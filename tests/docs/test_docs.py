@@ -16,7 +16,7 @@ from essim.hardware.profile import find_profile, load_profile
 from essim.methods.routing import Routing
 from essim.methods.selectors import SELECTORS
 from essim.model.shape import ModelShape
-from essim.results.rows import COLUMNS
+from essim.results.columns import COLUMNS
 from essim.simulate.plan import load_scenario
 from essim.simulate.replay import run_decode
 from essim.simulate.scenario import Scenario

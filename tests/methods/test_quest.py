@@ -218,12 +218,12 @@ def test_below_the_budget_routing_is_pure_overhead_and_said_to_be(scenario_file)
     assert row["exposed_routing_s"] > 0
     assert row["gain_over_dense_frac"] < 0
     base, _ = load_scenario(file, overrides)
-    assert run_verdict(base, row).endswith(
+    assert run_verdict(row, base.compare.baseline).endswith(
         "the whole cache all the same: routing is pure overhead."
     )
     (longer,) = rows(file, *overrides, "workload.input_tokens=200")
     base, _ = load_scenario(file, [*overrides, "workload.input_tokens=200"])
-    assert "pure overhead" not in run_verdict(base, longer)
+    assert "pure overhead" not in run_verdict(longer, base.compare.baseline)
 
 
 def test_sparse_loses_below_break_even_and_wins_above(scenario_file) -> None:

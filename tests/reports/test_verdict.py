@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from essim.hardware.profile import find_profile, load_profile
+from essim.cli.pages import sweep_sentences
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
-from reports.verdict import machine_verdict, run_verdict, sweep_verdict
+from reports.verdict import machine_verdict, run_verdict
 
 
 def verdict(scenario_file, more: str = "", *overrides: str) -> list[str]:
     base, points = load_scenario(scenario_file(more=more), overrides)
     simulator = Simulator()
     if not more:
-        return [run_verdict(base, simulator.rows([base])[0])]
-    rows = simulator.rows(points)
-    return sweep_verdict(points, rows, lambda point: simulator.rows([point])[0])
+        return [run_verdict(simulator.rows([base])[0], base.compare.baseline)]
+    return sweep_sentences(points, simulator.rows(points), simulator)
 
 
 SWEEP = """
@@ -84,19 +81,16 @@ def test_single_points(scenario_file) -> None:
     assert none.startswith("This point does not run: needs")
 
 
-@pytest.mark.filterwarnings("ignore:.*kept:UserWarning")
 @pytest.mark.parametrize(
-    ("facts", "sentences"),
+    ("predicted", "measured", "sentences"),
     [
-        ({}, []),
-        ({"cpu": "AMD EPYC"}, []),
-        ({"cpu": "other"}, ["Predicted for AMD EPYC, measured on other."]),
-        (
-            {"cpu": "AMD EPYC", "gpu_name": "NVIDIA H200"},
-            ["Predicted for torch on one core, measured on NVIDIA H200."],
-        ),
+        (["AMD EPYC", "AMD EPYC"], None, []),
+        (["AMD EPYC", "AMD EPYC"], "AMD EPYC", []),
+        (["AMD EPYC", "AMD EPYC"], "other", ["Predicted for AMD EPYC, measured on other."]),
+        (["A", "B", "other"], "other", ["Predicted for A and B, measured on other."]),
     ],
 )
-def test_a_run_on_another_machine_is_said(facts: dict[str, str], sentences: list[str]) -> None:
-    profile = load_profile(find_profile("cpu-2core", Path()))
-    assert machine_verdict([profile, profile], facts) == sentences
+def test_a_run_on_another_machine_is_said(
+    predicted: list[str], measured: str | None, sentences: list[str]
+) -> None:
+    assert machine_verdict(predicted, measured) == sentences

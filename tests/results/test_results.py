@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from essim.errors import InputError
-from essim.results import rows as results
-from essim.results.rows import COLUMNS, result_files
+from essim.results import files as results
+from essim.results.columns import COLUMNS
+from essim.results.files import result_files
+from essim.results.tables import column
 from essim.text.files import write_files
-from reports.terminal import text
 
 ROW = dict.fromkeys(COLUMNS) | {"name": "x", "batch": 2, "step_s": 0.005, "reason": "a, b"}
 
@@ -93,4 +94,4 @@ def test_a_checkout_that_is_not_installed_has_versions(monkeypatch: pytest.Monke
     ],
 )
 def test_a_percentile_is_shown_as_what_it_is_of(key: str, value: float, shown: str) -> None:
-    assert text(key, value) == shown
+    assert column(key).brief(value) == shown

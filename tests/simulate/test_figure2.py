@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from test_cli import essim
 
-from essim.simulate.figure2 import COLUMNS, figure2
+from essim.results.tables import FIGURE2_COLUMNS
+from essim.simulate.figure2 import figure2
 
 SHARES = {
     "Quest": [11.11, 20.00, 33.33, 50.00, 66.67],
@@ -28,7 +29,7 @@ def test_the_published_shares() -> None:
     assert len(rows) == 20
     assert {method: shares(rows, method) for method in SHARES} == SHARES
     for row in rows:
-        assert list(row) == list(COLUMNS)
+        assert list(row) == list(FIGURE2_COLUMNS)
         assert row["budget_tokens"] * row["compression"] == row["context_tokens"] == 8192
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from essim.engines import finish_maxplus
-from essim.results.rows import COLUMNS
+from essim.results.columns import COLUMNS
 from essim.simulate.jitter import normals
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator

@@ -297,7 +297,7 @@ def test_the_tail_page_is_not_routed() -> None:
 
 def test_a_transfer_is_latency_plus_bytes_over_bandwidth() -> None:
     """So that one page gets a fraction of the bandwidth that a thousand get."""
-    profile = load_profile(find_profile("a100-80gb", Path()))
+    profile = load_profile(find_profile("a100-sxm-80gb", Path()))
     case = Case(PRESETS["llama-3.1-8b"], ROCKET, Routing(where="cpu", anchor="target"))
     costs = CostModel(profile, case)
     rates = []

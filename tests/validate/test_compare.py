@@ -9,12 +9,13 @@ from pairs import measured, predicted, write
 
 from essim.errors import InputError
 from essim.hardware.profile import find_profile, load_profile
-from essim.results.rows import COLUMNS, result_files
+from essim.results.files import result_files
+from essim.results.tables import PAIR_COLUMNS
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.validate.binomial import clopper_pearson
 from essim.validate.calibration import calibration_points, on_the_grid
-from essim.validate.compare import PAIR_COLUMNS, compare
+from essim.validate.compare import compare
 from essim.validate.measured_run import read_facts, read_measured, read_predicted
 from essim.validate.traces import op_errors
 
@@ -196,7 +197,7 @@ def test_binomial_intervals_are_exact(inside: int, of: int, low: float, high: fl
 def test_two_predictions_of_a_cell_are_refused(tmp_path: Path) -> None:
     real = cells(tmp_path, measured("gpu-target", 4e-3))
     with pytest.raises(InputError, match="two predictions of gpu-target, batch 2, context 512, 64"):
-        compare([predicted(), predicted(hardware="a100-80gb")], real, {})
+        compare([predicted(), predicted(hardware="a100-sxm-80gb")], real, {})
 
 
 def test_nothing_in_common_is_an_error_with_the_reasons(tmp_path: Path) -> None:
@@ -207,11 +208,10 @@ def test_nothing_in_common_is_an_error_with_the_reasons(tmp_path: Path) -> None:
 
 def test_csv_and_parquet_of_a_sweep_read_the_same(tmp_path: Path) -> None:
     rows = [predicted(), predicted("dense", decode_tokens_per_s_p5=300.0)]
-    columns = {**dict.fromkeys(COLUMNS, ""), "decode_tokens_per_s_p5": ""}
     read = []
     for ending in ("csv", "parquet"):
         file = tmp_path / f"p.{ending}"
-        file.write_bytes(result_files(rows, file, {}, columns)[file])
+        file.write_bytes(result_files(rows, file, {})[file])
         read.append(read_predicted(file))
     assert read[0] == read[1]
     assert [row["decode_tokens_per_s_p5"] for row in read[0]] == [None, 300.0]

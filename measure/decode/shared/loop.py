@@ -16,7 +16,7 @@ from essim.methods.selectors import Selector
 from essim.methods.selectors.dense import Dense
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import ModelShape
-from essim.results.rows import Row
+from essim.results.column import Row
 from essim.simulate.timeline import chrome_trace
 from measure.decode.shared.modes import check_mode, routing_of
 from measure.decode.shared.prefill import prefill, random_prompt

@@ -1,0 +1,114 @@
+"""The files that rows are written to: CSV or Parquet, with a manifest beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from essim.errors import AbsentError
+from essim.results.column import AnyRow, Column
+from essim.results.columns import columns_of
+from essim.text.files import check_ending
+
+
+def result_files(
+    rows: Sequence[AnyRow],
+    file: Path,
+    manifest: Mapping[str, Any],
+    columns: Mapping[str, Column] | None = None,
+) -> dict[Path, bytes]:
+    """Return rows as CSV or Parquet, by the file's ending, and ``FILE.manifest.json``.
+
+    `columns` are the table's, in order; by default those of a result.
+    Neither file holds a time stamp: the same input gives the same bytes.
+
+    Raises
+    ------
+    InputError
+        If the ending is neither ``.csv`` nor ``.parquet``.
+    """
+    check_ending(file)
+    as_bytes = _csv_bytes if file.suffix == ".csv" else _parquet_bytes
+    columns = columns or columns_of(rows)
+    units = {name: column.unit for name, column in columns.items()}
+    text = json.dumps({"rows": len(rows), "columns": units, **manifest}, indent=2) + "\n"
+    return {file: as_bytes(rows, columns), Path(f"{file}.manifest.json"): text.encode()}
+
+
+def finite(value: object) -> object:
+    """Return `value`, or None where it is a float that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _csv_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: finite(row.get(key)) for key in columns})
+    return text.getvalue().encode()
+
+
+def _parquet_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column]) -> bytes:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise AbsentError("Parquet needs pyarrow", "pip install pyarrow") from None
+    fields = []
+    for name, column in columns.items():
+        values = [row.get(name) for row in rows]
+        kind = pa.string()
+        if any(isinstance(v, float) for v in values):
+            kind = pa.float64()
+        elif any(isinstance(v, int) for v in values):
+            kind = pa.int64()
+        unit = {"unit": column.unit} if column.unit else None
+        fields.append(pa.field(name, kind, metadata=unit))
+    table = pa.Table.from_pylist(
+        [{key: finite(row.get(key)) for key in columns} for row in rows], schema=pa.schema(fields)
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions that made a result: essim and its commit, Python, libraries."""
+    return {
+        "essim": _installed("essim"),
+        "commit": _commit(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "libraries": {name: version(name) for name in ("numpy", "pydantic", "simpy")},
+    }
+
+
+def _installed(name: str) -> str | None:
+    """Return a distribution's version, None where essim runs from a checkout alone."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the git commit of a checkout, None where essim is installed without one."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,126 @@
+"""Columns of tables beside the result: of pairs, their errors, the ops of a step, Figure 2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from essim.results.column import (
+    ERROR,
+    FINE_SECONDS,
+    GAIN,
+    GB_PER_S,
+    GIBIBYTES,
+    MICROSECONDS,
+    MILLION_MACS,
+    MILLISECONDS,
+    POINTS,
+    RATE,
+    SHARE,
+    SIGNED_MICROSECONDS,
+    SIGNED_POINTS,
+    SIZE_OF_ERROR,
+    TERAFLOP,
+    TOKENS,
+    Column,
+)
+from essim.results.columns import COLUMNS
+
+
+def _named(columns: dict[str, Column]) -> dict[str, Column]:
+    return {name: replace(column, name=name) for name, column in columns.items()}
+
+
+_CONTEXT = Column("tokens", "context", "", TOKENS, "context")
+
+# A cell that was both predicted and measured.
+PAIR_COLUMNS = _named(
+    {
+        "mode": Column("", "mode"),
+        "batch": COLUMNS["batch"],
+        "context_tokens": _CONTEXT,
+        "attended_tokens": COLUMNS["attended_tokens"],
+        "steps": Column("", "steps"),
+        "repetitions": Column("", "repetitions"),
+        "predicted_s": Column("s", "predicted", "", MILLISECONDS, "predicted"),
+        "predicted_low_s": Column("s", "predicted low", "", MILLISECONDS),
+        "predicted_high_s": Column("s", "predicted high", "", MILLISECONDS),
+        "measured_s": Column("s", "measured", "", MILLISECONDS, "measured"),
+        "measured_low_s": Column("s", "measured low", "", MILLISECONDS),
+        "measured_high_s": Column("s", "measured high", "", MILLISECONDS),
+        "error_frac": Column("1", "error", "", ERROR, "error"),
+        "predicted_gain_frac": Column("1", "predicted gain", "", GAIN),
+        "measured_gain_frac": Column("1", "measured gain", "", GAIN),
+        "gain_error_points": Column("percentage points", "gains apart", "", SIGNED_POINTS),
+    }
+)
+
+# What the pairs' errors come to, and what figures show of a pair besides.
+_SUMMARY_COLUMNS = _named(
+    {
+        "bias_frac": Column("1", "bias", "", ERROR, "bias"),
+        "mape_frac": Column("1", "MAPE", "", SIZE_OF_ERROR, "MAPE"),
+        "worst_frac": Column("1", "worst", "", ERROR, "worst"),
+        "worst_cell": Column("", "at", short="at"),
+        "mean_points": Column("percentage points", "apart on average", "", POINTS, "points apart"),
+        "worst_points": Column("percentage points", "worst", "", SIGNED_POINTS, "worst"),
+        "predicted_tokens_per_s": Column("tokens/s", "predicted throughput", "", RATE),
+        "measured_tokens_per_s": Column("tokens/s", "measured throughput", "", RATE),
+        "measured_low_gain_frac": Column("1", "measured low gain", "", GAIN),
+        "measured_high_gain_frac": Column("1", "measured high gain", "", GAIN),
+    }
+)
+
+# The ops of a step, and op kinds of a predicted step beside a traced one.
+_OP_COLUMNS = _named(
+    {
+        "time_s": Column("s", "time", "", MICROSECONDS),
+        "start_s": Column("s", "start", "", MICROSECONDS),
+        "end_s": Column("s", "end", "", MICROSECONDS),
+        "wait_s": Column("s", "wait", "", MICROSECONDS),
+        "exposed_s": Column("s", "exposed", "", MICROSECONDS),
+        "window_start_s": Column("s", "window start", "", MICROSECONDS),
+        "window_s": Column("s", "window", "", MICROSECONDS),
+        "predicted_ops": Column("", "predicted ops", short="ops"),
+        "real_ops": Column("", "real ops", short="real ops"),
+        "real_s": Column("s", "real", "", MICROSECONDS, "real"),
+        "error_s": Column("s", "error", "", SIGNED_MICROSECONDS, "apart"),
+    }
+)
+
+FIGURE2_COLUMNS = _named(
+    {
+        "method": Column("", "method"),
+        "compression": Column("", "compression c = S/B", short="c = S/B"),
+        "budget_tokens": COLUMNS["budget_tokens"],
+        "context_tokens": _CONTEXT,
+        "page_tokens": COLUMNS["page_tokens"],
+        "channels": COLUMNS["channels"],
+        "route_macs": Column("MAC", "routing", "", MILLION_MACS, "routing MACs"),
+        "sparse_macs": Column("MAC", "sparse attention", "", MILLION_MACS, "attention MACs"),
+        "route_share_frac": Column("1", "routing share", "", SHARE, "routing share"),
+    }
+)
+
+_KNOWN = PAIR_COLUMNS | _SUMMARY_COLUMNS | _OP_COLUMNS | FIGURE2_COLUMNS | COLUMNS
+
+# What a name ends in -> its unit, and how it is shown.
+_ENDINGS = {
+    "_tokens_per_s": ("tokens/s", RATE),
+    "_bytes_per_s": ("bytes/s", GB_PER_S),
+    "_bytes": ("bytes", GIBIBYTES),
+    "_flops": ("FLOP", TERAFLOP),
+    "_tokens": ("tokens", TOKENS),
+    "_frac": ("1", SHARE),
+    "_s": ("s", FINE_SECONDS),
+}
+
+
+def column(name: str) -> Column:
+    """Return a column of any table; of one that is in none, what its name's ending says."""
+    if name in _KNOWN:
+        return _KNOWN[name]
+    for ending, (unit, shown) in _ENDINGS.items():
+        if name.endswith(ending):
+            heading = name.removesuffix(ending).replace("_", " ")
+            return Column(unit, heading, shown=shown, name=name)
+    return Column("", name.replace("_", " "), name=name)

@@ -1,0 +1,103 @@
+"""What a point, its bytes and its profiles put into a result."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from essim.hardware.profile import HardwareProfile
+from essim.methods.routing import mix_text
+from essim.methods.selectors import Selector
+from essim.results.columns import COLUMNS, ResultRow
+from essim.results.files import versions
+from essim.simulate.memory import Memory
+from essim.simulate.scenario import Scenario
+from essim.step.kinds import Case
+
+
+def empty_row(point: Scenario, need: Memory, max_batch: int) -> ResultRow:
+    """Return a row with a point's fields and bytes, and no times yet."""
+    selector, load, routing = point.resolved_selector(), point.workload, point.routing
+    final = selector.kept_prompt_tokens(load.input_tokens) + load.output_tokens - 1
+    at_the_end = np.array([final], dtype=np.int64)
+    mean_read = float(Case(point.model, selector, routing).mean_read_tokens(at_the_end)[0])
+    # As asked for, and what that was resolved to.
+    settings = point.selector.model_dump() | selector.model_dump(exclude_none=True)
+    row: dict[str, Any] = {key: settings.get(key) for key in COLUMNS}
+    known: ResultRow = {
+        "name": point.name,
+        "model": point.model.name,
+        "hardware": point.hardware,
+        "selector": selector.kind,
+        "routing": routing.name if selector.query_conditioned else "none",
+        "batch": load.batch,
+        "input_tokens": load.input_tokens,
+        "output_tokens": load.output_tokens,
+        "weight_dtype": point.model.weight_dtype,
+        "kv_dtype": point.model.kv_dtype,
+        "attended_tokens": int(selector.attended_tokens(at_the_end)[0]),
+        "mean_read_tokens": mean_read,
+        "read_ratio": final / mean_read if mean_read else None,
+        "status": "ok",
+        "reason": "",
+        "kv_bytes": need.kv_bytes,
+        "kv_peak_bytes": need.kv_peak_bytes,
+        "summary_gpu_bytes": need.summary_gpu_bytes,
+        "summary_cpu_bytes": need.summary_cpu_bytes,
+        "max_batch": max_batch,
+    }
+    routed = _routing(point, selector) if selector.query_conditioned else {}
+    return cast(ResultRow, row | known | routed)
+
+
+def _routing(point: Scenario, selector: Selector) -> ResultRow:
+    """Return the columns that say how a point routes."""
+    routing, model = point.routing, point.model
+    on_cpu, mixed = routing.where == "cpu", routing.anchor == "mix"
+    return {
+        "where": routing.where,
+        "anchor": routing.anchor,
+        "mix": mix_text(routing.anchors(model.layers)) if mixed else None,
+        "kernel": None if on_cpu else routing.kernel,
+        "projection_rank": routing.projection_rank if routing.early else None,
+        "channels": selector.channels(routing.channels, model.head_dim),
+        "cpu_threads": routing.cpu_threads if on_cpu else None,
+    }
+
+
+def add_swept(base: Scenario, points: Sequence[Scenario], rows: Sequence[ResultRow]) -> None:
+    """Give rows, in place, a column for every swept key that has none; it is named by the key."""
+    for key in base.sweep:
+        path = key.split(".")
+        if path[-1] in COLUMNS:
+            continue
+        for point, row in zip(points, rows, strict=True):
+            value: Any = point.model_dump()
+            for part in path:
+                value = value.get(part) if isinstance(value, dict) else None
+            extra = cast(dict[str, Any], row)  # a column that the table of results does not have
+            extra[key] = value if isinstance(value, str | int | float | None) else str(value)
+
+
+def manifest(
+    scenario_file: Path, overrides: Sequence[str], profiles: Sequence[HardwareProfile]
+) -> dict[str, Any]:
+    """Return what a result came from: versions, commit, digests of scenario and profiles."""
+    return versions() | {
+        "scenario": {
+            "file": scenario_file.name,
+            "sha256": hashlib.sha256(scenario_file.read_bytes()).hexdigest(),
+            "set": list(overrides),
+        },
+        "profiles": {
+            profile.spec.name: {
+                "provisional": profile.spec.provisional,
+                "sha256": profile.digest,
+            }
+            for profile in profiles
+        },
+    }

@@ -1,0 +1,1 @@
+"""An excerpt of the tables of aiconfigurator-core (see README.md)."""
