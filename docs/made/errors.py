@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from statistics import mean, median
 
 from essim.engines import finish_maxplus
@@ -192,6 +193,7 @@ def _laptop_run(mode: str, batch: int, context: int) -> Run:
     return run_decode(point, profile("cpu-2core"), finish_maxplus, 16)
 
 
+@cache
 def _laptop_predicted_ms(mode: str, batch: int, context: int) -> float:
     return float(_laptop_run(mode, batch, context).step_ps.mean()) * 1e-9
 
