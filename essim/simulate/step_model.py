@@ -121,9 +121,12 @@ class StepModel:
         PricingError
             If `strict`, and an op is neither measured nor interpolated.
         """
-        tokens = np.asarray(contexts)
+        try:
+            tokens = np.asarray(contexts)
+        except ValueError:  # rows of several lengths
+            tokens = np.empty(0)
         if tokens.ndim != 1 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
-            message = f"contexts must be whole numbers of shape [batch] (got {contexts!r:.60})"
+            message = f"must be whole numbers of shape [batch] (got {contexts!r:.60})"
             raise InputError(message, "One for each sequence", key="contexts")
         low, high = int(tokens.min()), int(tokens.max())
         self._check_range(low, high, "contexts")
