@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from plotly.graph_objects import Figure
+
 from essim.results.column import Rows
 from essim.results.columns import unique
 from essim.results.tables import column
 from reports.figures import gain_over_batch, throughput_over_output
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 
-_SWEPT = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
+SWEPT = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "output_tokens_per_s"),
     *("output_gain_frac", "output_ceiling_frac", "gain_over_dense_frac", "dense_ceiling_frac"),
@@ -58,12 +60,7 @@ def sweep_blocks(
     """
     blocks: list[Block] = [Paragraph(text, "lead") for text in _summary(rows, by)]
     blocks += [Paragraph(sentence, "verdict") for sentence in verdict_sentences]
-    sections = {
-        "Decode throughput": throughput_over_output(rows, baseline, by=by),
-        "Gain over batch": gain_over_batch(rows, baseline, by=by),
-        "End-to-end throughput": throughput_over_output(rows, baseline, "output", by),
-    }
-    for heading, figures in sections.items():
+    for heading, figures in sweep_figures(rows, baseline, by).items():
         if figures:
             blocks += [Heading(heading), *(Chart(figure) for figure in figures)]
     blocks += [Heading("Results"), Table(rows, _columns(rows, by))]
@@ -72,9 +69,18 @@ def sweep_blocks(
     return blocks
 
 
+def sweep_figures(rows: Rows, baseline: str, by: Sequence[str] = ()) -> dict[str, list[Figure]]:
+    """Return the figures of a sweep under their headings; parameters are those of its page."""
+    return {
+        "Decode throughput": throughput_over_output(rows, baseline, by=by),
+        "Gain over batch": gain_over_batch(rows, baseline, by=by),
+        "End-to-end throughput": throughput_over_output(rows, baseline, "output", by),
+    }
+
+
 def _summary(rows: Rows, by: Sequence[str]) -> Iterator[str]:
     """Yield how many points there are, what was swept and what was the same everywhere."""
-    axes = {key: unique(rows, key) for key in (*_SWEPT, *by)}
+    axes = {key: unique(rows, key) for key in (*SWEPT, *by)}
     texts = {key: [column(key).shown.text(v) for v in values] for key, values in axes.items()}
     phrases = {
         k: f"{column(k).heading} {', '.join(v)} {column(k).shown.unit}" for k, v in texts.items()
@@ -91,7 +97,7 @@ def _summary(rows: Rows, by: Sequence[str]) -> Iterator[str]:
 
 def _columns(rows: Rows, by: Sequence[str]) -> list[str]:
     """Return the table's columns: what differs between rows, then the results that are known."""
-    axes = [key for key in (*_SWEPT, *by) if len(unique(rows, key)) > 1]
+    axes = [key for key in (*SWEPT, *by) if len(unique(rows, key)) > 1]
     results = [key for key in _RESULTS if unique(rows, key)]
     if all(row.get("status") == "ok" for row in rows):
         return axes + results

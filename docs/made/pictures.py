@@ -18,7 +18,7 @@ from reports.parity_svg import svg
 ROOMS = {
     "essim": [
         *("errors", "text", "model", "hardware", "methods", "step", "engines"),
-        *("results", "simulate", "validate", "reports", "cli"),
+        *("results", "simulate", "validate", "reports", "api", "cli"),
     ],
     "measure": ["harness", "kernels", "tables", "decode", "studies"],
 }

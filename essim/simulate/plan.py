@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from essim.errors import BadValueError, InputError
+from essim.errors import BadValueError
 from essim.hardware.profile import find_profile
 from essim.methods.routing import expand_preset
 from essim.model.hf import expand_model
@@ -20,7 +20,7 @@ from essim.text.yaml import (
     Path_,
     key_paths,
     nearest_key_hint,
-    parse_scalar,
+    parse_override,
     read_yaml,
     validate,
 )
@@ -42,11 +42,17 @@ def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, 
     InputError
         With file, line and key of what is wrong.
     """
-    document = read_yaml(file)
+    return points_of(read_yaml(file), [parse_override(text) for text in overrides])
+
+
+def points_of(
+    document: Document, overrides: Sequence[tuple[str, Any]] = ()
+) -> tuple[Scenario, list[Scenario]]:
+    """Return what `load_scenario` does, of data and of dotted keys with the values to set."""
     data = copy.deepcopy(document.data)
-    folder = file.parent
+    folder = document.file.parent
     _expand(data, document, folder)
-    set_paths = [_apply_override(text, data, folder) for text in overrides]
+    set_paths = [_override(key, value, data, document) for key, value in overrides]
     document = replace(document, overrides=dict.fromkeys(set_paths))
     sweep = data.get("sweep")
     if isinstance(sweep, dict):
@@ -87,21 +93,15 @@ def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:
                 raise document.value_error(error, at=(key,)) from None
 
 
-def _apply_override(text: str, data: dict[str, Any], folder: Path) -> Path_:
-    """Set one ``key=value`` in `data` and return its path."""
-    key, equals, value_text = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        raise InputError(f"{text!r} is not KEY=VALUE", "Such as workload.batch=4", file="--set")
-    value = parse_scalar(value_text)
+def _override(key: str, value: Any, data: dict[str, Any], document: Document) -> Path_:
+    """Set `key` in `data` and return its path."""
     path: Path_ = tuple(key.split("."))
     if path[0] == "sweep" and len(path) > 1:
         path = ("sweep", ".".join(map(str, path[1:])))
-    place = Document(Path("--set"), data, {}, {path: None})
     try:
-        _put(data, path, value, folder)
+        _put(data, path, value, document.file.parent)
     except ValueError as error:
-        raise place.value_error(error, at=path) from None
+        raise replace(document, overrides={path: None}).value_error(error, at=path) from None
     return path
 
 

@@ -146,7 +146,7 @@ def _run(
     case = Case(point.model, point.resolved_selector(), point.routing)
     costs = CostModel(profile, case, strict=strict)
     prices = {kind: costs.price(kind, at) for kind in dict.fromkeys(op.kind for op in ops)}
-    _check_length(ops, prices, profile)
+    check_length(ops, prices, profile)
     durations = _durations_ps(ops, prices, len(at.context_tokens), seed)
     zero = np.zeros_like(at.context_tokens)
     free = [
@@ -164,7 +164,7 @@ def _run(
     return Run(ops, prices, durations, step_ps, unrouted_ps, busy)
 
 
-def _check_length(ops: Sequence[Op], prices: dict[str, Price], profile: HardwareProfile) -> None:
+def check_length(ops: Sequence[Op], prices: dict[str, Price], profile: HardwareProfile) -> None:
     """Refuse prices whose sum over the run does not fit into int64 picoseconds.
 
     Raises
@@ -189,7 +189,7 @@ def _durations_ps(
     ops: Sequence[Op], prices: dict[str, Price], steps: int, seed: int
 ) -> list[Picoseconds]:
     """Return each op's durations; ops of a kind share a row unless its price is spread."""
-    shared = {kind: _to_ps(price.mean_s) for kind, price in prices.items()}
+    shared = {kind: to_ps(price.mean_s) for kind, price in prices.items()}
     drawn = [op.name for op in ops if prices[op.kind].distribution]
     z = dict(zip(drawn, normals(seed, len(drawn), steps), strict=True))
     rows = []
@@ -198,9 +198,10 @@ def _durations_ps(
         if distribution is None:
             rows.append(shared[op.kind])
         else:
-            rows.append(_to_ps(distribution.times_s(z[op.name])))
+            rows.append(to_ps(distribution.times_s(z[op.name])))
     return rows
 
 
-def _to_ps(seconds: NDArray[np.float64]) -> Picoseconds:
+def to_ps(seconds: NDArray[np.float64]) -> Picoseconds:
+    """Return times as whole picoseconds, what the engines count in."""
     return np.rint(np.asarray(seconds) * PS_PER_S).astype(np.int64)

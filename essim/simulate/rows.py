@@ -84,13 +84,20 @@ def add_swept(base: Scenario, points: Sequence[Scenario], rows: Sequence[ResultR
 
 
 def manifest(
-    scenario_file: Path, overrides: Sequence[str], profiles: Sequence[HardwareProfile]
+    scenario_file: Path,
+    overrides: Sequence[str],
+    profiles: Sequence[HardwareProfile],
+    content: bytes | None = None,
 ) -> dict[str, Any]:
-    """Return what a result came from: versions, commit, digests of scenario and profiles."""
+    """Return what a result came from: versions, commit, digests of scenario and profiles.
+
+    `content` is the scenario's text where it is no file.
+    """
+    content = scenario_file.read_bytes() if content is None else content
     return versions() | {
         "scenario": {
             "file": scenario_file.name,
-            "sha256": hashlib.sha256(scenario_file.read_bytes()).hexdigest(),
+            "sha256": hashlib.sha256(content).hexdigest(),
             "set": list(overrides),
         },
         "profiles": {

@@ -277,10 +277,15 @@ def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
     final = load.input_tokens + load.output_tokens
     if final > point.model.max_context_tokens:
         return f"{final} tokens exceed the model's context of {point.model.max_context_tokens}"
+    return cannot_route(point, profile) or shortage(point, profile)
+
+
+def cannot_route(point: Scenario, profile: HardwareProfile) -> str:
+    """Return why a point's routing cannot run on this machine at any size, or an empty string."""
     on_cpu = point.routing.placement.device == "cpu"
     if on_cpu and point.selector.scans_keys:
         return f"{point.selector.kind} scores every cached key, and the CPU does not have the keys"
     cores = profile.spec.cpu.cores.value
     if on_cpu and point.routing.cpu_threads > cores:
         return f"{point.routing.cpu_threads} router threads on {cores} cores"
-    return shortage(point, profile)
+    return ""

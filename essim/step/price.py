@@ -96,7 +96,7 @@ class CostModel:
         known = work.table in spec.tables
         price = self._looked_up(work) if known and not self._mismatch(work) else None
         if work.stand_in_tokens is not None and (price is None or np.max(price.rank) > _INSIDE):
-            return self._stand_in(work, work.stand_in_tokens, point)
+            return self._stand_in(work, work.stand_in_tokens, point, price)
         if price is not None:
             return price
         return self._scaled(kind, work, point) if known else self._floor(work)
@@ -104,12 +104,20 @@ class CostModel:
     def _floor(self, work: Work) -> Price:
         return Price(self.floor_s(work), _rank("roofline"))
 
-    def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point) -> Price:
-        """Price sparse attention that was not measured as dense attention over what it reads."""
+    def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point, own: Price | None) -> Price:
+        """Price sparse attention that was not measured as dense attention over what it reads.
+
+        Lanes that its own table covers keep that table's price.
+        """
         at = replace(point, context_tokens=tokens.astype(np.int64))
         dense = self._priced("attn_dense", KINDS["attn_dense"].work(self.case, at), at)
         mean = np.maximum(dense.mean_s, self.floor_s(work))
-        return Price(mean, np.maximum(dense.rank, _rank("scaled")), origin=dense.origin)
+        rank = np.maximum(dense.rank, _rank("scaled"))
+        if own is None or np.min(own.rank) > _INSIDE:
+            return Price(mean, rank, origin=dense.origin)
+        covered = own.rank <= _INSIDE
+        mean, rank = np.where(covered, own.mean_s, mean), np.where(covered, own.rank, rank)
+        return Price(mean, rank, origin=own.origin)
 
     def _looked_up(self, work: Work) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.

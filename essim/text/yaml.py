@@ -32,21 +32,24 @@ class Document:
     Attributes
     ----------
     overrides
-        Paths whose values came from elsewhere: from the command line (line None), or from the
-        line of a sweep. What goes wrong at, above or below them is blamed on them.
+        Paths whose values came from elsewhere: from `setter` (line None), or from the line of a
+        sweep. What goes wrong at, above or below them is blamed on them.
+    setter
+        What overrides came through: the option of the command line, or an argument.
     """
 
     file: Path
     data: dict[str, Any]
     lines: Mapping[Path_, int]
     overrides: Mapping[Path_, int | None] = field(default_factory=dict)
+    setter: str = "--set"
 
     def place(self, path: Path_) -> tuple[Path | str, int | None]:
         """Return the (file, line) of `path`, or of its nearest parent that has one."""
         for changed, line in self.overrides.items():
             shared = min(len(path), len(changed))
             if shared and path[:shared] == changed[:shared]:
-                return ("--set", None) if line is None else (self.file, line)
+                return (self.setter, None) if line is None else (self.file, line)
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return self.file, self.lines[path[:length]]
@@ -142,6 +145,15 @@ def _plain(node: Any, path: Path_, lines: dict[Path_, int]) -> Any:
 def parse_scalar(text: str) -> Any:
     """Return the plain value that YAML gives `text` (for ``--set key=value``)."""
     return _plain(parse_yaml(text, "--set"), (), {})
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Return the key and the value of one ``key=value`` of ``--set``."""
+    key, equals, value_text = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise InputError(f"{text!r} is not KEY=VALUE", "Such as workload.batch=4", file="--set")
+    return key, parse_scalar(value_text)
 
 
 def validate(model: type[M], data: Any, document: Document, at: Path_ = ()) -> M:
