@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from plotly.graph_objects import Figure, Heatmap
+from plotly.graph_objects import Figure, Heatmap, Scatter
 
 from essim.results.column import Rows, number
 from essim.results.tables import column
@@ -24,6 +24,8 @@ _MAPS = {
         "The fastest sparse routing against dense attention over the whole cache.",
     ),
 }
+
+_HATCHED = "Hatched: one routing's time is mostly measured there and another's carried over."
 
 
 def break_even_maps(cells: Rows, x: str, y: str) -> list[Figure]:
@@ -57,10 +59,31 @@ def _map(cells: Rows, x: str, y: str, gain: str, setting: str) -> Figure:
         gains = [number(cell.get(gain)) for cell in line]
         percent.append([None if value is None else round(100 * value, 9) for value in gains])
         texts.append([_text(cell.get(who), value) for cell, value in zip(line, gains, strict=True)])
+    heat = _heat(percent, texts, _labels(xs), _labels(ys), f"{x} %{{x}}<br>{y} %{{y}}")
+    hatching = _hatching([cell for cell in cells if cell.get("unlike_sources")], x, y)
+    figure = Figure([heat, *hatching])
+    figure.update_layout(
+        title={"text": title, "subtitle": {"text": html.escape(setting)}, "x": 0},
+        height=200 + 46 * len(ys),
+        xaxis={"title": {"text": column(x).title}, "type": "category"},
+        yaxis={"title": {"text": column(y).title}, "type": "category", "autorange": "reversed"},
+        meta={"notes": [note, *[_HATCHED] * bool(hatching)]},
+        showlegend=False,
+    )
+    return figure
+
+
+def _heat(
+    percent: list[list[float | None]],
+    texts: list[list[str]],
+    xs: Sequence[str],
+    ys: Sequence[str],
+    where: str,
+) -> Heatmap:
     reach = max((abs(value) for row in percent for value in row if value is not None), default=1.0)
-    heat = Heatmap(
-        x=_labels(xs),
-        y=_labels(ys),
+    return Heatmap(
+        x=xs,
+        y=ys,
         z=percent,
         text=texts,
         texttemplate="%{text}",
@@ -71,17 +94,24 @@ def _map(cells: Rows, x: str, y: str, gain: str, setting: str) -> Figure:
         xgap=2,
         ygap=2,
         colorbar={"title": {"text": "gain, %"}},
-        hovertemplate=f"{x} %{{x}}<br>{y} %{{y}}<br>%{{text}}<extra></extra>",
+        hovertemplate=f"{where}<br>%{{text}}<extra></extra>",
     )
-    figure = Figure([heat])
-    figure.update_layout(
-        title={"text": title, "subtitle": {"text": html.escape(setting)}, "x": 0},
-        height=200 + 46 * len(ys),
-        xaxis={"title": {"text": column(x).title}, "type": "category"},
-        yaxis={"title": {"text": column(y).title}, "type": "category", "autorange": "reversed"},
-        meta={"notes": [note]},
-    )
-    return figure
+
+
+def _hatching(cells: Rows, x: str, y: str) -> list[Scatter]:
+    """Draw slanted lines over cells whose routings were not priced alike."""
+    if not cells:
+        return []
+    return [
+        Scatter(
+            x=_labels([cell.get(x) for cell in cells]),
+            y=_labels([cell.get(y) for cell in cells]),
+            mode="markers",
+            marker={"symbol": "line-ne", "size": 40, "line": {"width": 2, "color": "#ffffff"}},
+            opacity=0.5,
+            hoverinfo="skip",
+        )
+    ]
 
 
 def _labels(values: Sequence[object]) -> list[str]:

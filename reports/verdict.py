@@ -31,7 +31,7 @@ def run_verdict(row: ResultRow, baseline: str) -> str:
         against = f"is the baseline; routing that cost nothing would gain {ceiling}"
     else:
         ceiling = _percent(row["gain_ceiling_frac"])
-        against = f"decodes {_faster(gain)} than {baseline}{_maybe(row)} (ceiling {ceiling})"
+        against = f"decodes {_faster(gain)} than {baseline}{_unsure(row)} (ceiling {ceiling})"
     exposed = (row["exposed_routing_s"] or 0.0) / step
     dense = ""
     if routing != "none":
@@ -127,9 +127,9 @@ def _fastest_sentence(rows: Sequence[ResultRow]) -> str:
 def _gain_sentence(routing: str, baseline: str, ends: Sequence[ResultRow]) -> str:
     first, last = ends
     text = f"{routing} decodes {_faster(first['decode_gain_frac'])} than {baseline}"
-    text += f"{_maybe(first)} at batch {first['batch']} and {first['output_tokens']} output tokens"
+    text += f"{_unsure(first)} at batch {first['batch']} and {first['output_tokens']} output tokens"
     if first is not last:
-        text += f", {_faster(last['decode_gain_frac'])}{_maybe(last)} at {last['output_tokens']}"
+        text += f", {_faster(last['decode_gain_frac'])}{_unsure(last)} at {last['output_tokens']}"
     end_to_end, ceiling = _percent(last["output_gain_frac"]), _percent(last["gain_ceiling_frac"])
     return f"{text} (end to end {end_to_end}; a routing that cost nothing: {ceiling})."
 
@@ -150,10 +150,10 @@ def _break_even_sentence(
     if not known:
         return f"{against}: nothing to compare {tail}, since {reference} does not run."
     first, last = min(known), max(known)
-    ends = f"{_percent(known[first]['decode_gain_frac'])}{_maybe(known[first])} at batch {first}"
+    ends = f"{_percent(known[first]['decode_gain_frac'])}{_unsure(known[first])} at batch {first}"
     if first == last:
         return f"{against} gains {ends} {tail}."
-    ends += f", {_percent(known[last]['decode_gain_frac'])}{_maybe(known[last])} at batch {last}"
+    ends += f", {_percent(known[last]['decode_gain_frac'])}{_unsure(known[last])} at batch {last}"
     exposed = _exposed(at[last][1])
     wins = [batch for batch, row in known.items() if (row["decode_gain_frac"] or 0.0) > 0]
     if not wins:
@@ -181,11 +181,11 @@ def _first_loss(compared: Callable[[int], ResultRow], low: int, high: int) -> in
     return high
 
 
-def _maybe(row: ResultRow) -> str:
+def _unsure(row: ResultRow) -> str:
     """Return a gain's 5th and 95th percentile where these do not agree on its sign."""
     low, high = row.get("decode_gain_frac_p5"), row.get("decode_gain_frac_p95")
     if low is not None and high is not None and low < 0 < high:
-        return f" (maybe {low:+.0%} to {high:+.0%})"
+        return f" (undecided: {low:+.0%} to {high:+.0%})"
     return ""
 
 

@@ -19,16 +19,17 @@ Values = NDArray[np.float64]
 # kernels switch algorithms with size, so steps down of a fifth are normal.
 GROWING = ("rows", "batch", "context_tokens", "selected_tokens")
 FALL_FRAC = 1 / 3
+# Axes along which times fall.
+FALLING = ("threads",)
 
 
 @dataclass(frozen=True)
 class Lookup:
     """What a table says about points: the time, and whether they are on, between or off its grid.
 
-    Off the grid the time continues the last interval's line; it may be nonsense, even negative,
-    and whoever uses it must bound it and say so. `far` is more than twice the last tick of an
-    axis. `least_s` is the time where points past a last tick are taken back to it, `most_s` where
-    those before a first tick are taken forward to it; infinite where there is none.
+    Off the grid the time continues the last interval's line and may be nonsense, even negative:
+    `Grid.beyond_s` is for there. `past` is beyond the last tick of an axis,
+    `far` beyond twice that. `edge_s` is the time at the nearest point of the grid.
     """
 
     mean_s: Values
@@ -36,8 +37,8 @@ class Lookup:
     on_grid: NDArray[np.bool_]
     inside: NDArray[np.bool_]
     far: NDArray[np.bool_]
-    least_s: Values
-    most_s: Values
+    past: NDArray[np.bool_]
+    edge_s: Values
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,59 @@ class Grid:
         """Return the number of points."""
         return math.prod(len(axis) for axis in self.axes)
 
+    def rising(self, axes: Sequence[str]) -> Grid:
+        """Return the grid in which no time is less than one with less work.
+
+        Kernels are switched with size, so a larger point may be the faster one. What is carried
+        over from a grid to more work shall not be cheaper for it.
+        """
+        values = dict(self.values)
+        for i, axis in enumerate(axes):
+            if axis not in FALLING:
+                values = {name: np.maximum.accumulate(v, axis=i) for name, v in values.items()}
+        return Grid(self.axes, values, self.jumps)
+
+    def beyond_s(self, coordinates: Sequence[ArrayLike], axes: Sequence[str]) -> Values:
+        """Return times at points off a grid whose times rise (`rising`); they rise there too.
+
+        Before a first tick the first interval's slope goes on, down to the grid's least time. Past
+        a last one the last interval's does, as a share of the edge's time where several axes end;
+        it is no less than that at smaller points of the other axes.
+        """
+        points = np.broadcast_arrays(*(np.asarray(c, dtype=np.float64) for c in coordinates))
+        clamped = [np.clip(p, a[0], a[-1]) for p, a in zip(points, self.axes, strict=True)]
+        edge_s = self.at(clamped).mean_s
+        less_s, growth = np.zeros_like(edge_s), np.ones_like(edge_s)
+        for i, axis in enumerate(self.axes):
+            before, past = (np.maximum(d, 0.0) for d in (axis[0] - points[i], points[i] - axis[-1]))
+            if len(axis) > 1 and before.any():
+                less_s = less_s + self._slope(i, 0, axes, clamped) * before
+            if len(axis) > 1 and past.any():
+                growth = growth * (1.0 + self._slope(i, -2, axes, clamped) * past / edge_s)
+        return np.asarray(np.maximum(edge_s - less_s, self.least_s) * growth)
+
+    def _slope(self, i: int, at: int, axes: Sequence[str], clamped: Sequence[Values]) -> Values:
+        """Return the slope along axis `i` of its interval that begins at tick `at`, not negative.
+
+        Past the last tick it is no less than at smaller points of the other axes.
+        """
+        times = self.values.get("mean_s", self.values.get("p50_s"))
+        assert times is not None
+        rise = np.take(times, [at + 1], axis=i) - np.take(times, [at], axis=i)
+        for j, other in enumerate(axes):
+            if at and j != i and other not in FALLING:
+                rise = np.maximum.accumulate(rise, axis=j)
+        width = self.axes[i][at + 1] - self.axes[i][at]
+        own = tuple(axis[:1] if j == i else axis for j, axis in enumerate(self.axes))
+        return np.maximum(_multilinear(own, rise / width, clamped), 0.0)
+
+    @property
+    def least_s(self) -> float:
+        """Return the least time of the grid."""
+        times = self.values.get("mean_s", self.values.get("p50_s"))
+        assert times is not None
+        return float(times.min())
+
     def fallen_cells(self, axes: Sequence[str]) -> int:
         """Return how many cells take clearly less time than a smaller one along an axis."""
         times = self.values.get("mean_s", self.values.get("p50_s"))
@@ -101,15 +155,9 @@ class Grid:
                 mean = inside_mean * found["p50_s"] / median
         assert mean is not None
         far = np.any([p > 2 * axis[-1] for p, _, axis in pairs], axis=0)
-        back = [np.minimum(p, axis[-1]) for p, _, axis in pairs]
-        ahead = [np.maximum(p, axis[0]) for p, _, axis in pairs]
-        least, most = (self._moved(points, to, at) for to, at in ((back, -np.inf), (ahead, np.inf)))
-        return Lookup(mean, distribution, on_grid, inside, far, least, most)
-
-    def _moved(self, points: Sequence[Values], to: Sequence[Values], unmoved: float) -> Values:
-        """Return the times of points that are moved, and `unmoved` for those that stay."""
-        moved = np.any([p != q for p, q in zip(points, to, strict=True)], axis=0)
-        return np.where(moved, self.at(to).mean_s if moved.any() else unmoved, unmoved)
+        past = np.any([p > axis[-1] for p, _, axis in pairs], axis=0)
+        edge_s = mean if np.all(inside) else self.at(clamped).mean_s
+        return Lookup(mean, distribution, on_grid, inside, far, past, edge_s)
 
     def _distribution(self, clamped: Sequence[Values]) -> Distribution | None:
         """Return the distribution at points of the grid, None where the table has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from essim.errors import BadValueError
+from essim.hardware.forms import GemmForm, Peaks, fit_forms
 from essim.hardware.holdout import Ratios, heldout_file, ratios
 from essim.hardware.spec import ProfileSpec, Sourced, TableSpec
 from essim.hardware.table import Table, read_table
@@ -31,6 +33,8 @@ class HardwareProfile:
         Measured over predicted time at held-out points, by table and keys.
     reference
         The profile whose times are carried over where this one has none.
+    surveys
+        Times over many shapes, by table.
     """
 
     file: Path
@@ -39,6 +43,7 @@ class HardwareProfile:
     middle: ProfileSpec | None = None
     heldout: Mapping[tuple[str, ...], Ratios] = field(default_factory=dict)
     reference: HardwareProfile | None = None
+    surveys: Mapping[str, Table] = field(default_factory=dict)
 
     @property
     def nominal(self) -> ProfileSpec:
@@ -64,6 +69,20 @@ class HardwareProfile:
         corner = self.spec.model_copy(update=parts)
         return replace(self, spec=corner, middle=self.spec)
 
+    def gemm_forms(self, dtype: str, weight_bytes: float) -> tuple[GemmForm, GemmForm] | None:
+        """Return the forms of GEMMs in `dtype` of up to `FEW_ROWS` rows, and of more."""
+        if dtype not in self._forms:
+            own = {"table": self.tables.get("gemm"), "survey": self.surveys.get("gemm")}
+            tables = {name: table for name, table in own.items() if table is not None}
+            gpu = self.nominal.gpu
+            peaks = Peaks(gpu.bandwidth_bytes_per_s.value, gpu.flops_per_s(dtype))
+            self._forms[dtype] = fit_forms(tables, dtype, weight_bytes, peaks)
+        return self._forms[dtype]
+
+    @cached_property
+    def _forms(self) -> dict[str, tuple[GemmForm, GemmForm] | None]:
+        return {}
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the YAML, every table and its held-out points, in name order."""
@@ -72,9 +91,16 @@ class HardwareProfile:
             total.update(name.encode())
             for file in (table_file(self.file, name), heldout_file(table_file(self.file, name))):
                 total.update(file.read_bytes() if file.exists() else b"")
+        for name in sorted(self.surveys):
+            total.update(survey_file(self.file, name).read_bytes())
         if self.reference is not None:
             total.update(self.reference.digest.encode())
         return total.hexdigest()
+
+
+def survey_file(profile_file: Path, table: str) -> Path:
+    """Return where the times of a table's op over many shapes lie."""
+    return profile_file.with_suffix("") / "survey" / f"{table}.csv"
 
 
 def _ranged(part: Strict) -> list[str]:
@@ -153,11 +179,7 @@ def load_profile(file: Path, known: Mapping[str, Sequence[str]] | None = None) -
     """
     document = read_yaml(file)
     spec = validate(ProfileSpec, document.data, document)
-    for part, names in (known or {}).items():
-        for name in getattr(spec, part):
-            if name not in names:
-                hint = nearest_hint(name, names)
-                raise document.error("no op is priced by this", hint, at=(part, name))
+    _check_names(spec, known or {}, document)
     tables: dict[str, Table] = {}
     heldout: dict[tuple[str, ...], Ratios] = {}
     for name, table in spec.tables.items():
@@ -169,9 +191,32 @@ def load_profile(file: Path, known: Mapping[str, Sequence[str]] | None = None) -
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}
-    return HardwareProfile(
-        file, spec, tables, heldout=heldout, reference=_reference(spec, document)
-    )
+    other, surveys = _reference(spec, document), _surveys(spec, document)
+    return HardwareProfile(file, spec, tables, heldout=heldout, reference=other, surveys=surveys)
+
+
+def _check_names(spec: ProfileSpec, known: Mapping[str, Sequence[str]], document: Document) -> None:
+    """Refuse constants, tables and surveys that price nothing."""
+    surveyed = {"surveys": known["tables"]} if "tables" in known else {}
+    for part, names in {**known, **surveyed}.items():
+        for name in getattr(spec, part):
+            if name not in names:
+                hint = nearest_hint(name, names)
+                raise document.error("no op is priced by this", hint, at=(part, name))
+
+
+def _surveys(spec: ProfileSpec, document: Document) -> dict[str, Table]:
+    """Return the tables over many shapes."""
+    found = {}
+    for name, survey in spec.surveys.items():
+        path = survey_file(document.file, name)
+        if not path.exists():
+            raise document.error(f"the survey {path} does not exist", at=("surveys", name))
+        with warnings.catch_warnings():
+            # One shape's kernel may be badly chosen: a fit over many is what they are for.
+            warnings.simplefilter("ignore", UserWarning)
+            found[name] = read_table(path, name, survey.keys, survey.axes)
+    return found
 
 
 def _reference(spec: ProfileSpec, document: Document) -> HardwareProfile | None:
@@ -179,7 +224,11 @@ def _reference(spec: ProfileSpec, document: Document) -> HardwareProfile | None:
     if spec.reference is None:
         return None
     try:
-        found = load_profile(find_profile(spec.reference, document.file.parent))
+        file = find_profile(spec.reference, document.file.parent)
+        if file.resolve() == document.file.resolve():
+            hint = "Name another one"
+            raise document.error("a profile cannot be its own reference", hint, at=("reference",))
+        found = load_profile(file)
     except ValueError as error:
         raise document.value_error(error, at=("reference",)) from None
     if found.reference is not None:

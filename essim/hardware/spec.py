@@ -113,7 +113,8 @@ class ProfileSpec(Strict):
     """A hardware profile's YAML.
 
     `reference` names another profile, whose measured times are carried over where this one has
-    none: what is latency as it is, bytes and FLOPs by the peaks of both devices.
+    none: what is latency as it is, bytes and FLOPs by the peaks of both devices. `surveys` are
+    times over many shapes, in the folder ``survey``: by them prices are carried over to a shape.
     """
 
     name: str
@@ -127,3 +128,4 @@ class ProfileSpec(Strict):
     provenance: dict[str, str | int | float | None] = Field(default_factory=dict)
     constants: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
     tables: dict[str, TableSpec] = Field(default_factory=dict)
+    surveys: dict[str, TableSpec] = Field(default_factory=dict)

@@ -9,6 +9,9 @@ from essim.results.column import AnyRow, Row
 from essim.results.columns import COLUMNS, ResultRow, differing
 from essim.simulate.scenario import Scenario
 
+# Shares of a step that are measured differ by more: sources are unlike.
+_UNLIKE_FRAC = 0.25
+
 
 def map_axes(base: Scenario, rows: Sequence[AnyRow], asked: str | None) -> tuple[str, str] | None:
     """Return the result columns (x, y) of a sweep's map, None if fewer than two axes vary.
@@ -44,8 +47,9 @@ def break_even(points: Sequence[Scenario], rows: Sequence[ResultRow], x: str, y:
     list of Row
         `setting` (the other axes), x, y, and at that cell: `best_routing` and its rate;
         `early_routing`, the fastest with an early anchor, and `early_gain_frac` over the fastest
-        that waits for the layer's own query; `sparse_gain_frac` of the best over dense attention.
-        None where there is nothing to compare.
+        that waits for the layer's own query; `sparse_gain_frac` of the best over dense attention;
+        `unlike_sources`, 1 where routings were not priced alike. None where there is nothing to
+        compare.
     """
     others = [key for key in differing(rows) if key not in (x, y, "routing")]
     cells: dict[tuple[object, ...], list[tuple[Scenario, ResultRow]]] = {}
@@ -81,7 +85,17 @@ def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, R
         "early_routing": None if fastest is None else fastest[1]["routing"],
         "early_gain_frac": fastest[2] / max(waiting) - 1 if fastest and waiting else None,
         "sparse_gain_frac": None if best is None else best[1]["gain_over_dense_frac"],
+        "unlike_sources": _unlike([row["measured_frac"] for _, row, _ in rated]),
     }
+
+
+def _unlike(measured: list[float | None]) -> int:
+    """Return 1 where one routing's time is measured far more than another's, else 0.
+
+    A gain then compares a measurement with a price that was carried over.
+    """
+    known = [share for share in measured if share is not None]
+    return int(bool(known) and max(known) - min(known) > _UNLIKE_FRAC)
 
 
 def _value(row: AnyRow, column: str) -> str | int | float | None:

@@ -1,10 +1,12 @@
-"""How sure a predicted decode rate is: errors of its tables, and calls that differ.
+"""How sure a predicted decode rate is: errors of its prices, and calls that differ.
 
 Each table is off by one error in a whole run, drawn from what it was off by at its held-out
 points. Where a table has exact keys (a GEMM's shape), each has held-out points of its own, and all
-are drawn at the same rank: where one shape's error is large, so are the others'. Prices that no
-held-out point stands behind (rooflines, constants) are taken as they are: the interval is of the
-tables.
+are drawn at the same rank: where one shape's error is large, so are the others'. A price from
+beside or beyond a table has the error of its source too (`essim.step.errors`), one for all prices
+of that source and family. What was off one way at a few points may be off the other way
+elsewhere: errors are drawn either way, so that a run as it is priced is the draw in which each is
+in the middle.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from essim.engines import Finish
 from essim.engines.graph import Graph
 from essim.hardware.profile import HardwareProfile
 from essim.simulate.replay import Picoseconds, Run
+from essim.step.errors import error_factors
 from essim.text.units import PS_PER_S
 
 DRAWS = 256
@@ -36,8 +39,8 @@ def drawn_steps_s(
     Returns
     -------
     array or None
-        [`DRAWS`]; the same draw of two runs has the same errors of their tables. None where no
-        price has a held-out point.
+        [`DRAWS`]; the same draw of two runs has the same errors of their prices. None where no
+        price has an error that is known.
     """
     factors = _factors(run, profile, seed)
     if not factors:
@@ -55,34 +58,40 @@ def drawn_steps_s(
     return means
 
 
-def _factors(run: Run, profile: HardwareProfile, seed: int) -> dict[tuple[str, ...], Values]:
-    """Return a factor a draw for every table and keys that price an op and have held-out points.
+def _factors(run: Run, profile: HardwareProfile, seed: int) -> dict[str, Values]:
+    """Return a factor a draw for every op kind whose price has an error that is known.
 
-    A table's draws depend on its name and the seed alone, so all points of a sweep share them.
+    Draws depend on the name of table or source and on the seed alone, so all points of a sweep
+    share them.
     """
-    origins = sorted({price.origin for price in run.prices.values()} & set(profile.heldout))
-    return {
-        origin: np.quantile(profile.heldout[origin], _ranks(origin[0], seed), method="inverted_cdf")
-        for origin in origins
-    }
+    heldout = {**profile.heldout, **(profile.reference.heldout if profile.reference else {})}
+    found: dict[str, Values] = {}
+    for kind, price in run.prices.items():
+        parts = []
+        if price.origin in heldout:
+            ratios, ranks = heldout[price.origin], _ranks(price.origin[0], seed)
+            either = np.concatenate((ratios, 1 / ratios))
+            parts.append(np.quantile(either, ranks, method="inverted_cdf"))
+        if price.error:
+            parts.append(error_factors(price.error, _ranks(price.error, seed)))
+        if parts:
+            found[kind] = np.prod(parts, axis=0)
+    return found
 
 
-def _ranks(table: str, seed: int) -> Values:
-    """Return where between the least and the largest error of a table each draw is, 0 to 1."""
-    return np.random.default_rng([seed, crc32(table.encode())]).random(DRAWS)
+def _ranks(name: str, seed: int) -> Values:
+    """Return where between the least and the largest error each draw is, 0 to 1."""
+    return np.random.default_rng([seed, crc32(name.encode())]).random(DRAWS)
 
 
-def _rows(
-    run: Run, at: NDArray[np.int64], factors: dict[tuple[str, ...], Values]
-) -> list[Picoseconds]:
+def _rows(run: Run, at: NDArray[np.int64], factors: dict[str, Values]) -> list[Picoseconds]:
     """Return each op's durations: the steps `at` of the first draw, of the second, ..."""
-    made: dict[tuple[int, tuple[str, ...]], Picoseconds] = {}
+    made: dict[tuple[int, str], Picoseconds] = {}
     rows = []
     for op, durations in zip(run.ops, run.durations_ps, strict=True):
-        origin = run.prices[op.kind].origin
-        key = id(durations), origin  # ops of a kind share a row
+        key = id(durations), op.kind  # ops of a kind share a row
         if key not in made:
-            factor = factors.get(origin, np.ones(DRAWS))
+            factor = factors.get(op.kind, np.ones(DRAWS))
             made[key] = np.rint(np.outer(factor, durations[at])).astype(np.int64).ravel()
         rows.append(made[key])
     return rows

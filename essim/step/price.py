@@ -13,17 +13,27 @@ from essim.hardware.distribution import Distribution
 from essim.hardware.profile import HardwareProfile
 from essim.hardware.spec import ProfileSpec
 from essim.step.kinds import KINDS, Case, Point, Work
+from essim.step.transfer import (
+    busy_s,
+    carried_s,
+    floor_s,
+    gemm_price_s,
+    roofline_s,
+    to_other_device_s,
+)
 
 Values = NDArray[np.float64]
 
 # From best to worst; what a number is called when it mixes several is the worst of them.
 SOURCES = (
-    *("measured", "interpolated", "published"),
-    *("extrapolated", "scaled", "roofline", "assumed"),
+    *("measured", "interpolated", "published", "extrapolated"),
+    *("scaled", "transferred", "roofline", "assumed"),
 )
 STRICT_SOURCES = ("measured", "interpolated")
 # Rank of the last source that a table itself covers.
 _INSIDE = SOURCES.index("published")
+# Settings of a model, not of a method: another value is another shape or dtype.
+_SHAPE = ("heads", "kv_heads", "head_dim", "hidden", "ffn", "vocab", "weight_dtype", "kv_dtype")
 
 
 @dataclass(frozen=True)
@@ -37,23 +47,38 @@ class Price:
     rank
         Position in `SOURCES` of each lane's source: ``measured`` (on a table's grid),
         ``interpolated`` (between its points), ``published``, ``extrapolated`` (past the edge of a
-        table, never below the roofline), ``scaled`` (a table of other settings times the ratio of
-        the rooflines), ``roofline`` (no table: bytes, FLOPs and launches over the device's peaks),
-        ``assumed``.
+        table, never below it), ``scaled`` (a table of other settings of the method),
+        ``transferred`` (of another shape, dtype or device), ``roofline`` (no table: bytes or FLOPs
+        over the device's peaks, and as many small kernels as it has launches), ``assumed``.
     distribution
         The time as a distribution, where the table carries one.
     origin
         The table behind it and the keys there; empty where there is none.
+    error
+        What it is off by: a key of `essim.step.errors`; empty where held-out points tell.
+    latency_s
+        Of the table behind it, the least time.
     """
 
     mean_s: Values
     rank: NDArray[np.int8]
     distribution: Distribution | None = None
     origin: tuple[str, ...] = ()
+    error: str = ""
+    latency_s: float = 0.0
+
+    def at(self, mean_s: Values, source: str) -> Price:
+        """Return the price carried over to another time: its source is no better than `source`."""
+        rank = np.broadcast_to(np.maximum(self.rank, _rank(source)), mean_s.shape)
+        distribution = None if self.distribution is None else self.distribution.scaled_to(mean_s)
+        return replace(self, mean_s=mean_s, rank=rank, distribution=distribution)
 
 
 class CostModel:
-    """Prices the ops of one case on one hardware profile: tables first, roofline where none is.
+    """Prices the ops of one case on one hardware profile.
+
+    A table that holds comes first, then one of other settings or of another shape, then the
+    profile's reference, then the roofline.
 
     Parameters
     ----------
@@ -86,53 +111,52 @@ class CostModel:
         shape = point.context_tokens.shape
         mean_s = np.broadcast_to(price.mean_s, shape)
         rank = np.broadcast_to(price.rank, shape)
-        return Price(mean_s, rank, price.distribution, price.origin)
+        return replace(price, mean_s=mean_s, rank=rank, error=price.error or _error(rank, work))
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
+        price = self._known(kind, work, point)
+        if price is None and self.profile.reference is not None:
+            price = self._of_reference(kind, work, point)
+        return price or self._roofline(work)
+
+    def _known(self, kind: str, work: Work, point: Point, *, rising: bool = False) -> Price | None:
+        """Return a price that this profile's own numbers give, None where they give none."""
         spec = self.profile.spec
         if work.table in spec.constants:
             constant = spec.constants[work.table]
             return Price(np.asarray(constant.value), _rank(constant.source))
-        known = work.table in spec.tables
-        price = self._looked_up(work) if known and not self._mismatch(work) else None
-        if work.stand_in_tokens is not None and (price is None or np.max(price.rank) > _INSIDE):
-            return self._stand_in(work, work.stand_in_tokens, point, price)
-        if price is not None:
-            return price
-        return self._scaled(kind, work, point) if known else self._floor(work)
+        if work.table in spec.tables and not self._mismatch(work):
+            price = self._looked_up(work, rising=rising)
+            if price is not None:
+                return price
+        price = self._gemm(work)
+        if price is None and work.table in spec.tables:
+            price = self._carried(kind, work, point)
+        if price is None and work.stand_in_tokens is not None:
+            price = self._stand_in(work, work.stand_in_tokens, point)
+        return price
 
-    def _floor(self, work: Work) -> Price:
-        return Price(self.floor_s(work), _rank("roofline"))
-
-    def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point, own: Price | None) -> Price:
-        """Price sparse attention that was not measured as dense attention over what it reads.
-
-        Lanes that its own table covers keep that table's price.
-        """
-        at = replace(point, context_tokens=tokens.astype(np.int64))
-        dense = self._priced("attn_dense", KINDS["attn_dense"].work(self.case, at), at)
-        mean = np.maximum(dense.mean_s, self.floor_s(work))
-        rank = np.maximum(dense.rank, _rank("scaled"))
-        if own is None or np.min(own.rank) > _INSIDE:
-            return Price(mean, rank, origin=dense.origin)
-        covered = own.rank <= _INSIDE
-        mean, rank = np.where(covered, own.mean_s, mean), np.where(covered, own.rank, rank)
-        return Price(mean, rank, origin=own.origin)
-
-    def _looked_up(self, work: Work) -> Price | None:
+    def _looked_up(self, work: Work, *, rising: bool = False) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.
 
-        Past the table's edge the last interval's slope goes on, never below the edge or the
-        roofline, and before its first tick never above that: more work never gets cheaper. That
-        it goes on so is assumed from twice the last tick on.
+        Past the table's edges the slope of the nearest interval goes on (`Grid.beyond_s`), never
+        below the roofline. That it goes on so is assumed from twice the last tick on. Beyond the
+        edges, and with `rising` everywhere, the table is taken as one in which no time is less than
+        one with less work: leaving it never gets cheaper.
         """
         table = self.profile.tables[work.table]
-        grid = table.grid(work.keys)
+        grid = table.grid(work.keys, rising=rising)
         if grid is None or any(axis not in work.axes for axis in table.axes):
             return None
-        lookup = grid.at([work.axes[axis] for axis in table.axes])
-        floor = self.floor_s(work)
-        line = np.minimum(np.maximum(lookup.mean_s, lookup.least_s), lookup.most_s)
+        at = [work.axes[axis] for axis in table.axes]
+        lookup, line = grid.at(at), np.zeros(1)
+        floor = floor_s(work, self.profile.spec, self.case)
+        if not np.all(lookup.inside):
+            smooth = table.grid(work.keys, rising=True)
+            assert smooth is not None
+            line = smooth.beyond_s(at, table.axes)
+            # Less work than at the nearest point takes no longer than that did.
+            line = np.where(lookup.past, line, np.minimum(line, lookup.edge_s))
         mean = np.where(lookup.inside, lookup.mean_s, np.maximum(line, floor))
         source = self.profile.spec.tables[work.table].source
         inside = np.where(lookup.on_grid, _rank("measured"), _rank("interpolated"))
@@ -143,39 +167,103 @@ class CostModel:
         rank = np.where(lookup.inside, inside, beyond).astype(np.int8)
         distribution = None if lookup.distribution is None else lookup.distribution.scaled_to(mean)
         keys = (str(work.keys.get(key)) for key in table.keys)
-        return Price(mean, rank, distribution, (work.table, *keys))
+        return Price(mean, rank, distribution, (work.table, *keys), latency_s=grid.least_s)
 
-    def _scaled(self, kind: str, work: Work, point: Point) -> Price:
-        """Price other settings than a table's: its price there times the ratio of the floors.
+    def _gemm(self, work: Work) -> Price | None:
+        """Return the time of a matrix that was not measured, by the forms of those that were."""
+        if work.gemm is None:
+            return None
+        mean = gemm_price_s(work, self.profile, self.profile)
+        if mean is None:
+            return None
+        if work.table != "gemm" and work.table in self.profile.spec.tables:
+            mean = self._beside_head(work, mean)
+        return Price(mean, _rank("transferred"))
 
-        The kernel is taken to be as far from its floor as the measured one, so that more work
-        never gets cheaper by leaving the table.
+    def _beside_head(self, work: Work, mean: Values) -> Values:
+        """Return the LM head's time, no less than a smaller measured head's, sampling included."""
+        holds_for = self.profile.spec.tables[work.table].holds_for
+        n, k = work.gemm or (0, 0)
+        sizes = {"vocab": n, "hidden": k}
+        measured = [
+            (size, int(holds_for[key][-1])) for key, size in sizes.items() if key in holds_for
+        ]
+        known = self._looked_up(work, rising=True)
+        if known is not None and all(size >= had for size, had in measured):
+            return np.maximum(mean, known.mean_s)
+        if known is not None and all(size <= had for size, had in measured):
+            return np.minimum(mean, known.mean_s)
+        return mean
+
+    def _carried(self, kind: str, work: Work, point: Point) -> Price | None:
+        """Return the price of a table of other settings, with the difference in work.
+
+        Another selector's kernel is another algorithm: how long it takes says nothing about this
+        one.
         """
         holds_for = self.profile.spec.tables[work.table].holds_for
-        if self._settings["selector"] not in holds_for.get(
-            "selector", [self._settings["selector"]]
-        ):
-            # Another selector's kernel is another algorithm: how far it is from its floor says
-            # nothing about this one.
-            return self._floor(work)
-        there = CostModel(self.profile, self.case.measured_with(holds_for))
-        reference = KINDS[kind].work(there.case, point)
-        price = there._looked_up(reference)
+        selector = self._settings["selector"]
+        if selector not in holds_for.get("selector", [selector]):
+            return None
+        there = self.case.measured_with(holds_for)
+        alike = KINDS[kind].work(there, point)
+        share = 1.0
+        if work.units and alike.units:
+            axis, share = work.units[0], work.units[1] / alike.units[1]
+            axes = {**alike.axes, axis: np.asarray(alike.axes[axis]) * share}
+            moved, flops = alike.byte_count * share, alike.flops * share
+            alike = replace(alike, axes=axes, byte_count=moved, flops=flops)
+        price = self._looked_up(alike, rising=True)
         if price is None:
-            return self._floor(work)
+            return None
         # Of the values, not of a range's ends: the table was measured on one machine.
-        values = self.profile.nominal
-        ratio = self.floor_s(work, values) / there.floor_s(reference, values)
-        mean = np.maximum(price.mean_s * ratio, self.floor_s(work))
-        rank = np.maximum(price.rank, _rank("scaled"))
-        distribution = None if price.distribution is None else price.distribution.scaled_to(mean)
-        return Price(mean, rank, distribution, price.origin)
+        nominal, spec = self.profile.nominal, self.profile.spec
+        before_s, after_s = busy_s(alike, nominal, there), busy_s(work, nominal, self.case)
+        mean = carried_s(price.mean_s, price.latency_s, before_s, after_s)
+        mean = np.maximum(mean, floor_s(work, spec, self.case))
+        shape = all(key in _SHAPE for key in self._differing(work))
+        return price.at(mean, "transferred" if shape else "scaled")
+
+    def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point) -> Price | None:
+        """Price sparse attention that was not measured as dense attention over what it reads."""
+        at = replace(point, context_tokens=tokens.astype(np.int64))
+        dense = self._known("attn_dense", KINDS["attn_dense"].work(self.case, at), at)
+        if dense is None:
+            return None
+        mean = np.maximum(dense.mean_s, floor_s(work, self.profile.spec, self.case))
+        return dense.at(mean, "scaled")
+
+    def _of_reference(self, kind: str, work: Work, point: Point) -> Price | None:
+        """Return the reference's price, with bytes and FLOPs over this device's peaks."""
+        reference = self.profile.reference
+        assert reference is not None
+        if work.gemm is not None:
+            mean = gemm_price_s(work, reference, self.profile)
+            if mean is None:
+                return None
+            return Price(mean, _rank("transferred"), error="device gemm")
+        price = CostModel(reference, self.case)._known(kind, work, point, rising=True)
+        if price is None:
+            return None
+        price = replace(price, error=f"device {work.family}")
+        mean = to_other_device_s(price.mean_s, price.latency_s, work, self.case, self.profile)
+        return price.at(
+            np.maximum(mean, floor_s(work, self.profile.spec, self.case)), "transferred"
+        )
+
+    def _roofline(self, work: Work) -> Price:
+        return Price(roofline_s(work, self.profile, self.case), _rank("roofline"))
+
+    def _differing(self, work: Work) -> list[str]:
+        """Return the settings that the table does not hold for."""
+        holds_for = self.profile.spec.tables[work.table].holds_for
+        return [key for key, values in holds_for.items() if self._settings.get(key) not in values]
 
     def _mismatch(self, work: Work) -> str:
         """Return the first setting the table does not hold for, or an empty string."""
-        for key, values in self.profile.spec.tables[work.table].holds_for.items():
-            if self._settings.get(key) not in values:
-                return f"its table holds for {key} {_listed(values)}, not {self._settings.get(key)}"
+        for key in self._differing(work):
+            values = self.profile.spec.tables[work.table].holds_for[key]
+            return f"its table holds for {key} {_listed(values)}, not {self._settings.get(key)}"
         return ""
 
     def _why(self, work: Work) -> str:
@@ -185,20 +273,15 @@ class CostModel:
 
     def floor_s(self, work: Work, spec: ProfileSpec | None = None) -> Values:
         """Return the roofline: the larger of bytes and FLOPs over the peaks, plus launches."""
-        spec = spec or self.profile.spec
-        if work.device == "d2h" or work.device == "h2d":
-            link = spec.d2h if work.device == "d2h" else spec.h2d
-            moved = np.asarray(work.byte_count / link.bandwidth_bytes_per_s.value)
-            return np.asarray(moved + link.flag_latency_s.value)
-        if work.device == "cpu":
-            share = min(1.0, self.case.routing.cpu_threads / spec.cpu.cores.value)
-            bandwidth = spec.cpu.bandwidth_bytes_per_s.value
-            flops = spec.cpu.fp32_flops_per_s.value * share
-        else:
-            bandwidth = spec.gpu.bandwidth_bytes_per_s.value
-            flops = spec.gpu.flops_per_s(work.dtype)
-        busy = np.maximum(np.asarray(work.byte_count) / bandwidth, np.asarray(work.flops) / flops)
-        return np.asarray(busy + work.launches * spec.gpu.launch_s.value)
+        return floor_s(work, spec or self.profile.spec, self.case)
+
+
+def _error(rank: NDArray[np.int8], work: Work) -> str:
+    """Return what the worst of a price's lanes is off by."""
+    source = SOURCES[int(np.max(rank))]
+    if source in STRICT_SOURCES:
+        return ""
+    return f"{source} {work.family}" if source == "transferred" else source
 
 
 def _listed(values: list[int | str]) -> str:

@@ -200,7 +200,7 @@ def test_a_table_in_the_wrong_unit_is_an_error_not_an_overflow(profile, scenario
     from essim.simulate.plan import load_scenario
     from essim.simulate.sweep import Simulator
 
-    file = profile(table="norm.csv", content="rows,p50_s\n1,2e6\n8,2e6\n")
+    file = profile(table="norm.csv", content="rows,p50_s\n1,2e6\n40960,2e6\n")
     base, _ = load_scenario(scenario_file(), [f"hardware={file}"])
     with pytest.raises(InputError, match=r"norm takes 2e\+06 s on h200-sxm, too long to simulate"):
         Simulator().rows([base])

@@ -75,12 +75,13 @@ def test_each_selector_is_priced_by_its_own_table(profile) -> None:
 def test_without_its_table_the_price_is_the_roofline() -> None:
     plain = load_profile(FIRST_DAY)
     update = 2048 + 2 * 4096
+    # Each kernel takes what the smallest measured ones do, 2 us.
     seconds, source = price(plain, QUEST)
     assert source == "roofline"
-    assert seconds == pytest.approx((2048 * 4096 + update) / 4.3e12 + 2 * 0.5e-6)
+    assert seconds == pytest.approx((2048 * 4096 + update) / 4.3e12 + 2 * 2e-6)
     seconds, source = price(plain, TOP)
     assert source == "roofline"
-    assert seconds == pytest.approx(32768 * 2048 / 4.3e12 + 4 * 0.5e-6)
+    assert seconds == pytest.approx(32768 * 2048 / 4.3e12 + 4 * 2e-6)
 
 
 def test_a_fused_kernel_of_these_selectors_stays_roofline(profile) -> None:
@@ -147,7 +148,7 @@ def test_without_their_table_quests_summaries_are_roofline() -> None:
     plain = load_profile(FIRST_DAY)
     seconds, source = summary_price(plain, QUEST)
     assert source == "roofline"
-    assert seconds == pytest.approx(32768 * (2048 + 4096 / 16) / 4.3e12 + 0.5e-6)
+    assert seconds == pytest.approx(32768 * (2048 + 4096 / 16) / 4.3e12 + 2e-6)
     with pytest.raises(PricingError, match="the profile has no such table"):
         summary_price(plain, QUEST, strict=True)
 
@@ -187,6 +188,6 @@ def test_routers_are_priced_over_the_pages_they_choose(kind: str) -> None:
         few, least, between, most = (price.mean_s[0] for price in found)
         assert between == pytest.approx((least + most) / 2)
         # Where 64 pages came out cheaper than 32, by noise, 8 pages do not inherit it.
-        assert few == least if most < least else few <= least
+        assert few == pytest.approx(least) if most < least else few <= least
         fallen += most < least
     assert fallen or kind == "gpu_route_fused"

@@ -130,12 +130,28 @@ def test_cells_that_fall_along_a_growing_axis_are_kept_with_a_warning(tmp_path: 
     table(tmp_path, "threads,p50_s\n1,4e-6\n2,3e-6\n", axes=("threads",))
 
 
-def test_what_bounds_a_line_past_an_edge(tmp_path: Path) -> None:
-    grid = table(tmp_path, "batch,mean_s\n2,3e-6\n4,5e-6\n8,4e-6\n", axes=("batch",)).grids[()]
-    past, inside, before = (grid.at([batch]) for batch in (12, 3, 1))
-    assert (past.least_s, past.most_s) == (4e-6, float("inf"))
-    assert (inside.least_s, inside.most_s) == (-float("inf"), float("inf"))
-    assert (before.least_s, before.most_s) == (-float("inf"), 3e-6)
+def test_past_an_edge_a_time_rises_with_the_last_slope_of_a_grid_that_rises(tmp_path: Path) -> None:
+    text = "batch,mean_s\n2,3e-6\n4,5e-6\n8,4e-6\n16,9e-6\n"
+    found = table(tmp_path, text, axes=("batch",))
+    rising = found.grid({}, rising=True)
+    assert rising is not None
+    assert rising.values["mean_s"] == pytest.approx([3e-6, 5e-6, 5e-6, 9e-6])
+    past = rising.beyond_s([np.array([16, 17, 24])], found.axes)
+    assert past == pytest.approx([9e-6, 9.5e-6, 13e-6])
+    # Before the first tick the first slope goes on, down to the least time.
+    assert rising.beyond_s([np.array([1])], found.axes) == pytest.approx([3e-6])
+
+
+def test_past_two_edges_the_slopes_multiply_and_none_is_less_than_at_smaller_points(
+    tmp_path: Path,
+) -> None:
+    text = "batch,context_tokens,mean_s\n1,10,1e-6\n1,20,3e-6\n2,10,2e-6\n2,20,3e-6\n"
+    found = table(tmp_path, text)
+    grid = found.grid({}, rising=True)
+    assert grid is not None
+    # Along the context 2 us a tick at batch 1, so at batch 2 too, though 1 us was measured.
+    assert grid.beyond_s([2, 30], found.axes) == pytest.approx(5e-6)
+    assert grid.beyond_s([3, 30], found.axes) == pytest.approx(3e-6 * (1 + 1 / 3) * (1 + 2 / 3))
 
 
 def test_what_streams_cost_each_other_may_fall(tmp_path: Path) -> None:

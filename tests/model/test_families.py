@@ -249,9 +249,10 @@ def test_fp8_weights_halve_the_window_of_mid(scenario_file) -> None:
         between = main[names.index("publish.5") + 1 : names.index("await.5")]
         windows[dtype] = sum(prices[op.kind] for op in between)
         sources[dtype] = run.sources(1).worst["gemm_down"]
-    assert windows["bf16"] == pytest.approx(112e-6, rel=0.01)
-    assert windows["fp8"] / windows["bf16"] == pytest.approx(0.5, abs=0.02)
-    assert sources == {"bf16": "measured", "fp8": "roofline"}
+    assert windows["bf16"] == pytest.approx(113.2e-6, rel=0.01)
+    # Half the bytes; launches and what is no GEMM take as long.
+    assert windows["fp8"] / windows["bf16"] == pytest.approx(0.625, abs=0.01)
+    assert sources == {"bf16": "measured", "fp8": "transferred"}
 
 
 def test_tied_embeddings_save_bytes_but_no_time(scenario_file) -> None:

@@ -107,3 +107,18 @@ def test_they_are_drawn_in_a_browser(tmp_path: Path, theme: str) -> None:
     for figure in (early, sparse):
         assert figure.count('class="heatmaplayer mlayer"') == 1
         assert "<image" in figure
+
+
+def test_cells_whose_routings_were_not_priced_alike_are_hatched() -> None:
+    cells = [
+        {"setting": "", "batch": batch, "hardware": "a", "early_routing": "cpu-mid"}
+        | {"early_gain_frac": 0.1, "unlike_sources": int(batch == 4)}
+        for batch in (1, 4)
+    ]
+    (figure,) = break_even_maps(cells, "batch", "hardware")
+    _, hatching = figure.data
+    assert (hatching.x, hatching.y) == (("4",), ("a",))
+    assert "carried over" in figure.layout.meta["notes"][1]
+    (plain,) = break_even_maps([cells[0]], "batch", "hardware")
+    assert len(plain.data) == 1
+    assert len(plain.layout.meta["notes"]) == 1

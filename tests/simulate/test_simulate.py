@@ -33,11 +33,11 @@ def test_gpu_target_is_the_sum_of_its_prices(scenario_file) -> None:
     """One chain: 32 layers at context 4097, of which 31 route inline."""
     (row,) = simulate(scenario_file(), "routing=gpu-target", "workload.output_tokens=2")
     gemms = 16.3 + 13.8 + 56.6 + 32.3
-    rope = 0.5 + 2 * 6144 * 2 / 4.3e6
+    rope = 2.0 + 2 * 6144 * 2 / 4.3e6
     layer = gemms + 2 * 2.0 + 2.0 + rope
     dense = 11.4 + 10.0 / 8192
     route = 19.5 + 8.8 / 8192
-    embed = 0.5 + 2 * 4096 * 2 / 4.3e6
+    embed = 2.0 + 2 * 4096 * 2 / 4.3e6
     step_us = embed + 32 * layer + dense + 31 * (3.8 + route) + 2.0 + 300.0
     assert row["step_s"] == pytest.approx(step_us * 1e-6, rel=1e-6)
     assert row["exposed_routing_s"] == pytest.approx(31 * route * 1e-6, rel=1e-6)

@@ -36,7 +36,7 @@ def test_a_hidden_router_is_off_the_critical_path(scenario_file) -> None:
     assert not rows["route.10"]["critical"]
     assert rows["await.10"]["wait_s"] == 0.0
     # norm2, gate_up, SiLU*mul, down, norm1, QKV, RoPE
-    window_s = (2.0 + 56.6 + 2.0 + 32.3 + 2.0 + 16.3 + 0.506) * 1e-6
+    window_s = (2.0 + 56.6 + 2.0 + 32.3 + 2.0 + 16.3 + 2.006) * 1e-6
     assert rows["route.10"]["window_s"] == pytest.approx(window_s, abs=1e-9)
     assert rows["route.10"]["window_start_s"] == rows["publish.10"]["end_s"]
     assert rows["norm2.10"]["window_s"] is None

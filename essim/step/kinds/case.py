@@ -17,6 +17,11 @@ from essim.text.yaml import Strict
 Values = NDArray[np.number[Any]]
 
 
+def kernel_dtype(dtype: str) -> str:
+    """Return the dtype whose kernels take as long: of equal bytes and equal peak."""
+    return "bf16" if dtype == "fp16" else dtype
+
+
 @dataclass(frozen=True)
 class Case:
     """What is priced: a model with a selector (resolved for its workload) and a routing.
@@ -75,6 +80,8 @@ class Case:
             **self.model.model_dump(),
             **self.selector.model_dump(),
             **self.selector.table_conditions(),
+            "weight_dtype": kernel_dtype(self.model.weight_dtype),
+            "kv_dtype": kernel_dtype(self.model.kv_dtype),
             "selector": self.selector.kind,
             "channels": self.channels,
             "kernel": self.routing.kernel,
@@ -87,7 +94,7 @@ class Case:
         """Return this case with every setting that a table names at what it was measured with."""
         own = self.settings()
         fixed = {
-            key: own[key] if own.get(key) in values else values[-1]
+            key: own[key] if own.get(key) in values else _nearest(own.get(key), values)
             for key, values in holds_for.items()
         }
         model = self.model.model_copy(update=_named(fixed, ModelShape))
@@ -95,6 +102,14 @@ class Case:
         routing = self.routing.model_copy(update=_named(fixed, Routing))
         channels = fixed.get("channels")
         return Case(model, selector, routing, channels if isinstance(channels, int) else None)
+
+
+def _nearest(own: object, values: Sequence[object]) -> object:
+    """Return the largest number that is not above `own`, else the smallest, else the last value."""
+    numbers = sorted(value for value in values if isinstance(value, int) and value)
+    if not isinstance(own, int) or not numbers:
+        return values[-1]
+    return max((value for value in numbers if value <= own), default=numbers[0])
 
 
 def _named(values: Mapping[str, object], kind: type[Strict]) -> dict[str, object]:
@@ -133,6 +148,10 @@ class Work:
     """One op's table, its point there, and its floor.
 
     `flops` and `byte_count` may be one number or one per lane. `dtype` is what the FLOPs run in.
+    `gemm` are outputs and inputs of one matrix that is all of the op, or nearly.
+    `units` is what a kernel sees along an axis: a batch of so many KV heads a sequence is as much
+    work, spread alike, as twice the batch of half of them.
+    `family` is what ops have in common whose prices are off alike.
     `stand_in_tokens`: where this op's own table does not reach, it is priced as dense attention
     over so many tokens.
     """
@@ -145,6 +164,9 @@ class Work:
     launches: int = 1
     device: Device = "gpu"
     dtype: str = "bf16"
+    gemm: tuple[int, int] | None = None
+    units: tuple[str, float] | None = None
+    family: str = "other"
     stand_in_tokens: Values | None = None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from essim.model.shape import ModelShape, dtype_bytes
-from essim.step.kinds.case import Case, Kind, Point, Pricer, Work
+from essim.step.kinds.case import Case, Kind, Point, Pricer, Work, kernel_dtype
 
 
 def _gemm(name: str) -> Pricer:
@@ -18,10 +18,12 @@ def _gemm(name: str) -> Pricer:
         return Work(
             "gemm",
             axes={"rows": point.rows},
-            keys={"n": n, "k": k, "dtype": model.weight_dtype},
+            keys={"n": n, "k": k, "dtype": kernel_dtype(model.weight_dtype)},
             byte_count=weights + point.rows * (n + k) * model.activation_bytes,
             flops=2.0 * n * k * point.rows,
-            dtype=model.weight_dtype,
+            dtype=kernel_dtype(model.weight_dtype),
+            gemm=(n, k),
+            family="gemm",
         )
 
     return work
@@ -31,8 +33,11 @@ def _elementwise(table: str, width: Callable[[ModelShape], int]) -> Pricer:
     """Return the work of a memory-bound op that touches `width` activations a row."""
 
     def work(case: Case, point: Point) -> Work:
-        moved = point.rows * width(case.model) * case.model.activation_bytes
-        return Work(table, axes={"rows": point.rows}, byte_count=moved)
+        elements = width(case.model)
+        moved = point.rows * elements * case.model.activation_bytes
+        axes = {"rows": point.rows, "hidden": case.model.hidden}
+        units = ("rows", float(elements))
+        return Work(table, axes=axes, byte_count=moved, units=units, family="elementwise")
 
     return work
 
@@ -42,7 +47,8 @@ def _act(case: Case, point: Point) -> Work:
     model = case.model
     moved = point.rows * (2 + model.gated_mlp) * model.ffn * model.activation_bytes
     table = "act" if model.gated_mlp else "act_plain"
-    return Work(table, axes={"rows": point.rows}, byte_count=moved)
+    axes, units = {"rows": point.rows, "ffn": model.ffn}, ("rows", float(model.ffn))
+    return Work(table, axes=axes, byte_count=moved, units=units, family="elementwise")
 
 
 def _rope_width(model: ModelShape) -> int:
@@ -62,6 +68,8 @@ def _head(case: Case, point: Point) -> Work:
         byte_count=weights + rows * (2.0 * n + k) * case.model.activation_bytes,
         flops=2.0 * n * k * rows,
         launches=2,
+        gemm=(n, k),
+        family="gemm",
     )
 
 
@@ -73,6 +81,8 @@ def _attn_dense(case: Case, point: Point) -> Work:
         byte_count=tokens * model.kv_bytes_per_token_layer(),
         flops=4.0 * tokens * model.q_width,
         launches=2,
+        units=("batch", float(model.kv_heads)),
+        family="attention",
     )
 
 
@@ -95,6 +105,8 @@ def _attn_sparse(case: Case, point: Point) -> Work:
         keys={name: conditions.get(name, 1) for name in ("page_tokens", "kv_block_tokens")},
         byte_count=read * model.kv_bytes_per_token_layer(),
         flops=4.0 * attended * model.q_width,
+        units=("batch", float(model.kv_heads)),
+        family="attention",
         stand_in_tokens=np.rint(read_one),
     )
 

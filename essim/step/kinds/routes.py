@@ -39,6 +39,8 @@ def _gpu_route(kernel: str) -> Pricer:
             byte_count=point.batch * route.read_bytes + _update_bytes(case, point.batch),
             flops=point.batch * route.flops,
             launches=route.launches if stepwise else 1,
+            units=("batch", float(case.model.kv_heads)),
+            family="router",
         )
 
     return work
@@ -69,8 +71,15 @@ def _gpu_side_slowdown(case: Case, point: Point) -> Work:
     """Floor: the bandwidth that router and projection take, and the fork and join."""
     route = _gpu_route(case.routing.kernel)(case, point)
     taken = route.byte_count + _gpu_proxy(case, point).byte_count
-    keys = {"kernel": case.routing.kernel}
-    return Work("gpu_side_slowdown", axes=route.axes, keys=keys, byte_count=taken, launches=2)
+    return Work(
+        "gpu_side_slowdown",
+        axes=route.axes,
+        keys={"kernel": case.routing.kernel},
+        byte_count=taken,
+        launches=2,
+        units=route.units,
+        family="router",
+    )
 
 
 def _proxy_down(case: Case, point: Point) -> Work:
@@ -100,6 +109,8 @@ def _cpu_route(case: Case, point: Point) -> Work:
         flops=point.batch * (route.flops + 2.0 * weights),
         launches=0,
         device="cpu",
+        units=("batch", float(case.model.kv_heads)),
+        family="cpu",
     )
 
 
@@ -110,6 +121,8 @@ def _cpu_update(case: Case, point: Point) -> Work:
         byte_count=_update_bytes(case, point.batch),
         launches=0,
         device="cpu",
+        units=("batch", float(case.model.kv_heads)),
+        family="cpu",
     )
 
 
