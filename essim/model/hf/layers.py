@@ -5,8 +5,8 @@ Every family says it with keys of its own; each rule below is that family's refe
 
 from __future__ import annotations
 
+from essim.model.blocks import Count, Mixer, Mlp
 from essim.model.hf.source import Part, Source
-from essim.model.shape import Count, Mixer, Mlp
 
 _NAMES: dict[str, Mixer] = {
     "full_attention": "full",
