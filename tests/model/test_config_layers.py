@@ -42,7 +42,7 @@ from essim.errors import InputError
     ],
 )
 def test_which_layers_have_a_window(tmp_path: Path, changes: dict, sliding) -> None:
-    shape = read(tmp_path, LLAMA | changes)
+    shape = read(tmp_path, LLAMA | {"head_dim": 128} | changes)
     assert [i for i in range(32) if shape.mixer(i) == "sliding"] == list(sliding)
     assert shape.window_tokens == (changes["sliding_window"] if sliding else None)
 
