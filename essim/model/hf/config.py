@@ -70,6 +70,9 @@ def read_config(file: Path) -> ModelShape:
             source = source.nested(key)
             source.warn(f"only the text model under {key} is read")
             break
+    for key in ("vision_config", "audio_config"):
+        if source is outer and source.get(key):
+            source.warn(f"{key} is not read: only the text model is counted")
     kind = str(source.get("model_type", "llama")).lower()
     _refuse(source, kind)
     _add_defaults(source, kind)

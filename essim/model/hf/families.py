@@ -6,13 +6,34 @@ from typing import Any
 
 # The MLP has two matrices, not the three of a gated one.
 PLAIN_MLP = (
-    *("apertus", "arcee", "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo"),
+    *(
+        "apertus",
+        "arcee",
+        "bert-generation",
+        "biogpt",
+        "bloom",
+        "codegen",
+        "falcon",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neo",
+    ),
     *("gpt_neox", "gptj", "jais2", "mpt", "nanochat", "nemotron", "nemotron_h", "opt"),
     *("persimmon", "phi", "refinedweb", "refinedwebmodel", "starcoder2"),
 )
 # Known to be a decoder with a gated MLP; of another type only the keys can tell.
 GATED_MLP = (
-    *("afmoe", "baichuan", "bailing_moe", "bamba", "bitnet", "chatglm", "cohere", "cohere2"),
+    *(
+        "afmoe",
+        "aria_text",
+        "baichuan",
+        "bailing_moe",
+        "bamba",
+        "bitnet",
+        "chatglm",
+        "cohere",
+        "cohere2",
+    ),
     *("dbrx", "deci", "deepseek", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5"),
     *("ernie4_5_moe", "exaone", "exaone4", "gemma", "gemma2", "gemma3", "gemma3_text", "glm"),
     *("glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "granitemoehybrid"),
@@ -23,6 +44,8 @@ GATED_MLP = (
     *("qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "recurrent_gemma", "seed_oss"),
     *("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text", "qwen3_vl_moe_text"),
     *("qwen3_vl_text", "smollm3", "solar", "stablelm", "vaultgemma", "yi"),
+    *("cwm", "exaone_moe", "flex_olmo", "glm4_moe_lite", "hyperclovax", "minicpm", "minicpm3"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "sarvam_mla", "sarvam_moe", "solar_open", "youtu"),
 )
 # Activations that stand alone, without a gate, whatever the type; but for these types.
 PLAIN_ACTIVATIONS = ("relu2", "xielu")
@@ -90,6 +113,7 @@ REFUSED_TYPES = {
     "gemma4": "layers of several head sizes",
     "gemma4_text": "layers of several head sizes",
     "gpt_neo": "attention kinds in GPT-Neo's notation",
+    "git": "an image encoder inside the decoder",
     "hymba": "attention and a recurrence in one layer",
     "jetmoe": "experts in attention",
     "llama4": "chunked attention",

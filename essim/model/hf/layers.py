@@ -41,7 +41,7 @@ _RECURRENT_KEYS = (
     *("linear_key_", "linear_value_", "linear_conv_", "lru_"),
 )
 _PATTERN_KEYS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
-_SIZES_OF_RECURRENCE = (*_RECURRENT_KEYS, "conv", "expand", "n_groups", "state_size")
+_SIZES_OF_RECURRENCE = (*_RECURRENT_KEYS, "linear_", "conv", "expand", "n_groups", "state_size")
 
 
 class _LinearAttention(Part):

@@ -17,6 +17,10 @@ def _named(*names: str, default: Any = ...) -> Any:
     return Field(default, validation_alias=AliasChoices(*names))
 
 
+# Widths that are the hidden size in what can be modelled.
+_AS_HIDDEN = ("word_embed_proj_dim", "embedding_size", "block_dim")
+
+
 class Sizes(Part):
     """What every decoder has."""
 
@@ -124,6 +128,11 @@ def read_width(source: Source, kind: str, hidden: int) -> int:
             return shared
     keys = source.read(_Widths)
     nested = experts_source(source)
+    for place, key in ((nested, "hidden_size"), *((source, key) for key in _AS_HIDDEN)):
+        if place.get(key, hidden) != hidden:
+            raise place.error(
+                key, f"{place.data[key]} is another width than the {hidden} of layers"
+            )
     ffn = keys.ffn if nested is source else nested.read(_Widths).ffn
     if ffn is None and keys.expansion_ratio is not None:
         ffn = int(keys.expansion_ratio * hidden)
