@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from essim.model.shape import Count
+from essim.model.shape import Count, ModelShape
 from essim.text.yaml import Strict, nearest_hint
 
 Where = Literal["gpu", "gpu_side", "cpu"]
@@ -81,6 +81,22 @@ class Routing(Strict):
     def early(self) -> bool:
         """Whether the query comes from an earlier hidden state."""
         return self.anchor != "target"
+
+    def check_widths(self, model: ModelShape) -> None:
+        """Refuse widths that are given and above the model's own, which would cut them.
+
+        Raises
+        ------
+        ValueError
+            Saying which.
+        """
+        for key, most, of in (
+            ("channels", model.head_dim, "head_dim"),
+            ("projection_rank", model.hidden, "hidden"),
+        ):
+            given = getattr(self, key)
+            if key in self.model_fields_set and given is not None and given > most:
+                raise ValueError(f"{key} ({given}) is above {of} ({most}); use {most} at most")
 
     def anchors(self, layers: int) -> list[Anchor]:
         """Return the anchor of each target layer 1..layers-1.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # What each matrix of a layer belongs to.
 PART_OF: dict[str, WeightPart] = {
+    "recurrent": "recurrent",
     **dict.fromkeys(("qkv", "q_b", "kv_b", "o"), "attention"),
     **dict.fromkeys(("gate_up", "down"), "dense"),
     **dict.fromkeys(("expert_gate_up", "expert_down"), "experts"),

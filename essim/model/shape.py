@@ -184,17 +184,14 @@ class ModelShape(Strict):
 
     def matrix_dtype(self, name: str) -> str:
         """Return the dtype of a weight matrix, as `gemm_shape` names it."""
-        kept = PART_OF[name] in (self.wide or ())
-        return "bf16" if kept else self.weight_dtype
+        return "bf16" if PART_OF[name] in (self.wide or ()) else self.weight_dtype
 
     def _matrix_bytes(self, *names: str) -> int:
         total = 0
         for name in names:
-            n, k = self.gemm_shape(name)
-            if self.quantised and self.matrix_dtype(name) == self.weight_dtype:
-                total += self.quantised.matrix_bytes(n, k)
-            else:
-                total += n * k * dtype_bytes(self.matrix_dtype(name))
+            (n, k), dtype = self.gemm_shape(name), self.matrix_dtype(name)
+            stored = self.quantised if dtype == self.weight_dtype else None
+            total += stored.matrix_bytes(n, k) if stored else n * k * dtype_bytes(dtype)
         return total
 
     def kv_bytes_per_token_layer(self) -> int:
@@ -254,23 +251,29 @@ class ModelShape(Strict):
             shared = self._matrix_bytes("shared_gate_up", "shared_down")
             weights += self.count("moe") * (experts + shared)
             wide += self.count("moe") * self.moe.experts * self.hidden
-        recurrent = self.count("recurrent") * self._recurrent().weights
-        kept = "recurrent" in (self.wide or ()) or self.quantised
-        weights += recurrent * (2 if kept else dtype_bytes(self.weight_dtype))
+        if self.count("recurrent"):
+            element = dtype_bytes(self.matrix_dtype("recurrent"))
+            weights += self.count("recurrent") * self._recurrent().weights * element
         return weights + wide * self.activation_bytes
 
     def state_bytes(self) -> int:
         """Bytes of one sequence's recurrent states, the same at every length; raises likewise."""
         return self.count("recurrent") * self._recurrent().state_bytes
 
+    def unknown(self) -> str:
+        """Return why the weights and states are not known, or an empty text."""
+        count = self.count("recurrent")
+        if not count or self.recurrent is not None:
+            return ""
+        return (
+            f"{count} layers of {self.name} have no attention, and the size of what they have "
+            "instead is not known"
+        )
+
     def _recurrent(self) -> Recurrent:
-        if self.count("recurrent") and self.recurrent is None:
-            raise InputError(
-                f"{self.count('recurrent')} layers of {self.name} have no attention, and the size "
-                "of what they have instead is not known",
-                "Give weights and state_bytes of one layer",
-                key="model.recurrent",
-            )
+        if self.unknown():
+            hint = "Give weights and state_bytes of one layer"
+            raise InputError(self.unknown(), hint, key="model.recurrent")
         return self.recurrent or Recurrent()
 
 

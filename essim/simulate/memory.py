@@ -88,7 +88,11 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
     )
     on_cpu = scenario.routing.where == "cpu" and selector.query_conditioned
     proxy_gpu, proxy_cpu = _proxy_bytes(scenario, model) if selector.query_conditioned else (0, 0)
-    activations = load.input_tokens * (2 * model.hidden + _widest(model)) * model.activation_bytes
+    activations = (
+        load.input_tokens
+        * (2 * model.hidden + max(map(_widest, model.parts())))
+        * model.activation_bytes
+    )
     scores = model.heads * 32 * load.input_tokens * 4 if selector.evicts(load.input_tokens) else 0
     reserve = scenario.memory.reserve_frac
     return Memory(

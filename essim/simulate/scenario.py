@@ -94,6 +94,8 @@ class Scenario(Strict):
             if self.model.mixer(layer) not in ATTENDS:
                 obstacle = f"layer {layer} is {self.model.mixer(layer)!r}, without attention"
                 break
+        if self.model.other_layers:
+            obstacle = "layers of several sizes"
         if not self.model.full_layers():
             obstacle = "no layer with full attention"
         if obstacle:
@@ -175,6 +177,7 @@ def _checked(data: dict[str, Any], document: Document, folder: Path) -> Scenario
         ("hardware", lambda: find_profile(point.hardware, folder)),
         ("selector", point.check_selector),
         ("routing", lambda: point.routing.anchors(point.model.layers)),
+        ("routing", lambda: point.routing.check_widths(point.model)),
     ):
         try:
             check()
