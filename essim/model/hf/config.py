@@ -86,6 +86,8 @@ def read_config(file: Path) -> ModelShape:
         "gated_mlp": _gated(source, kind),
     }
     weights = read_weights(outer, source, validate(ModelShape, fields, document))
+    for key in families.IGNORED.get(kind, ()):
+        source.get(key)
     refuse_unread(source)
     return validate(ModelShape, fields | weights, document)
 

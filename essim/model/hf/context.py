@@ -39,7 +39,7 @@ def context_tokens(source: Source, kind: str) -> int:
         tokens = _DEFAULT_TOKENS
     for key in ("rope_scaling", "rope_parameters"):
         if isinstance(source.get(key), dict):
-            return _stretched(source, source.nested(key).read(_Rope), tokens, kind)
+            return _stretched(source, source.aside(key).read(_Rope), tokens, kind)
     return tokens
 
 

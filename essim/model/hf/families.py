@@ -56,7 +56,8 @@ DOUBLE_WIDTH = ("qwen", "recurrent_gemma")
 TIED = (
     *("bloom", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "falcon", "gemma", "gemma2"),
     *("gemma3", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neo", "lfm2", "lfm2_moe", "mpt"),
-    *("opt", "recurrent_gemma", "smollm3", "starcoder2", "vaultgemma"),
+    *("opt", "recurrent_gemma", "refinedweb", "refinedwebmodel", "smollm3", "starcoder2"),
+    "vaultgemma",
 )
 # `sliding_window` means nothing unless `use_sliding_window` is true.
 SLIDING_ON_REQUEST = (
@@ -100,6 +101,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "block_types": ["recurrent", "recurrent", "attention"],
     },
     "vaultgemma": {"head_dim": 256, "sliding_window": 4096},
+}
+
+# Keys that a family's own code does not read, or that say nothing while others are false.
+_HUNYUAN = ("cla_share_factor", "dense_list", "use_mixed_mlp_moe")
+IGNORED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("hunyuan", "hunyuan_v1_dense", "hunyuan_v1_moe"), _HUNYUAN),
+    "minimax_m2": ("mlp_intermediate_size", "shared_moe_mode", "qk_norm_type"),
 }
 
 # Types whose architecture the keys do not tell, with what cannot be modelled.

@@ -34,7 +34,9 @@ class Sizes(Part):
 
 class _Heads(Part):
     kv_heads: Count | None = _named(
-        *("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"), default=None
+        *("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
+        *("num_query_groups", "num_attention_groups"),
+        default=None,
     )
     multi_query: bool = False
     multi_query_attention: bool | None = None

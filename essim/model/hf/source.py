@@ -85,6 +85,11 @@ class Source:
             self._below[key] = Source.of(self.document, (*self.at, key))
         return self._below[key]
 
+    def aside(self, key: str) -> Source:
+        """Return the mapping below `key`, of which no unread key changes sizes."""
+        self._seen.add(key)
+        return Source.of(self.document, (*self.at, key))
+
     def unread(self) -> Iterator[tuple[Source, str]]:
         """Yield every key that nobody read, with where it is."""
         yield from ((self, key) for key in self.data if key not in self._seen)

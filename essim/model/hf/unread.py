@@ -13,13 +13,17 @@ _MATTERS = re.compile(
     r"|delta|state|pattern|sparse|chunk|interval|stride|swa|local|global|cross|share|index|loop"
     r"|cycle|altup|ngram|engram|adapter|depth|compress|_config$|_cfg$|_attn|attn_|attention_"
 )
-# Of those, what only sets how values are computed, initialised or trained.
+# Names that tell of it whatever else is in them; the harmless ones are listed below.
+_SURELY = re.compile(
+    r"per_layer|layer_types?|block_types?|group|rank|expert|dense_layer|window|^residual_"
+)
+# Of the others, what only sets how values are computed, initialised or trained.
 _HARMLESS_WORDS = re.compile(
     r"norm|rope|rotary|bias|dropout|drop_|_drop|pdrop|init|_std|eps|_act$|_act_fn$|activation|loss"
     r"|coef|jitter|noise|scal|multiplier|softcap|soft_cap|logit|clip|temperature|dtype|fp32|impl"
     r"|kernels|flash|fused|fusion|recompute|checkpoint|parallel|token|label|tokenizer|sink"
     r"|theta|alpha|beta|router|gate|_prob$|_tp$|use_cache|keys_to_ignore|time_step|dt_|_dt"
-    r"|^(vision|image|img|audio|video|mm|speech|projector|mtp|nextn|summary|sinusoidal|alibi)"
+    r"|^(_|anyres|vit|vision|image|img|audio|video|mm|speech|projector|mtp|nextn|summary|sinusoidal|alibi)"
 )
 _HARMLESS = frozenset(
     (
@@ -51,11 +55,16 @@ _HARMLESS = frozenset(
         *("use_mamba_kernels", "use_associative_scan", "classifier_dropout", "block_use_swiglu"),
         *("block_use_xavier_init", "max_window_layers", "gradient_checkpointing", "layer_types"),
         *("embedding_fraction", "chunk_size_lm_head", "attention_softmax_in_fp32", "qk_norm"),
-        *("dim_model_base", "scale_depth", "moe_dropless", "num_experts_offload", "block_size"),
+        *("dim_model_base", "scale_depth", "moe_dropless", "block_size"),
         *("generation_config", "vision_config", "audio_config", "rope_parameters", "auto_map"),
-        *("use_expert_bias", "moe_aux_loss", "num_hidden_layers_for_loss", "quantization_config"),
-        *("num_local_windows_for_training", "text_config", "thinker_config", "talker_config"),
-        *("compression_config", "tie_word_embeddings", "attn_scale", "attention_output"),
+        *("use_expert_bias", "moe_aux_loss", "quantization_config"),
+        *("text_config", "thinker_config", "talker_config"),
+        *("compression_config", "tie_word_embeddings", "attn_scale", "max_attn_value"),
+        *("use_grouped_topk", "attn_implementation", "enable_expert_bias", "expert_bias"),
+        *("expert_capacity_factor", "expert_dropout", "moe_router_enable_expert_bias"),
+        *("residual_dropout", "residual_in_fp32", "residual_multiplier", "residual_pdrop"),
+        *("moe_expert_capacity_factor", "moe_expert_dropout", "residual_scale", "groupnorm_eps"),
+        *("shared_expert_sink", "apply_residual_connection_post_layernorm", "use_expert_gate"),
     )
 )
 
@@ -72,7 +81,8 @@ def refuse_unread(source: Source) -> None:
         name = key.lower()
         if place.data[key] in (None, False, 0, "", [], {}) or name in _HARMLESS:
             continue
-        if _MATTERS.search(name) and not _HARMLESS_WORDS.search(name):
+        harmless = not _SURELY.search(name) and _HARMLESS_WORDS.search(name)
+        if _MATTERS.search(name) and not harmless:
             message = "may change the sizes of the model, and is not understood"
             hint = "Write the shape as a mapping, or delete the key if it changes none"
             raise place.error(key, message, hint)

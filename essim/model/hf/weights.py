@@ -56,7 +56,7 @@ def read_weights(outer: Source, source: Source, model: ModelShape) -> dict[str, 
     place, key = places[0]
     if not isinstance(place.data[key], dict):
         raise _unknown(place, key, place.data[key])
-    settings = place.nested(key)
+    settings = place.aside(key)
     method = settings.get("quant_method")
     if method in ("fp8", "fbgemm_fp8"):
         fields: dict[str, Any] = {"weight_dtype": "fp8"}
@@ -101,14 +101,14 @@ def _tensors(settings: Source) -> dict[str, Any]:
     groups = settings.get("config_groups")
     if not isinstance(groups, dict) or len(groups) != 1:
         raise settings.error("config_groups", "only one group of weights can be modelled")
-    below = settings.nested("config_groups")
+    below = settings.aside("config_groups")
     name = next(iter(groups))
     if not isinstance(groups[name], dict) or not isinstance(groups[name].get("weights"), dict):
         raise below.error(str(name), "has no weights")
-    group = below.nested(str(name))
+    group = below.aside(str(name))
     if group.get("targets") != ["Linear"]:
         raise group.error("targets", "only Linear can be modelled")
-    keys = group.nested("weights").read(_Tensors)
+    keys = group.aside("weights").read(_Tensors)
     if not any("lm_head" in str(entry) for entry in _entries(settings)):
         raise settings.error("ignore", "the LM head is quantised, which cannot be modelled")
     if keys.type == "float":
