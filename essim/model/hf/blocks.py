@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from essim.model.blocks import Mlp
+from essim.model.hf.families import EXPERTS_OF_DENSE_WIDTH
 from essim.model.hf.source import Part, Source
 from essim.model.shape import Count, Mla, Moe
 
@@ -76,7 +77,7 @@ class _Experts(Part):
     )
 
 
-def read_moe(source: Source, ffn: int) -> Moe | None:
+def read_moe(source: Source, kind: str, ffn: int) -> Moe | None:
     """Return the experts, if there is more than one; `ffn` is their width where none is given."""
     counts = [source.get(key) for key in EXPERT_COUNTS if key in source.data]
     if not counts or counts[0] in (0, 1):
@@ -85,6 +86,8 @@ def read_moe(source: Source, ffn: int) -> Moe | None:
         return None
     keys = source.read(_Experts)
     width = keys.ffn or ffn
+    if keys.ffn is None and kind not in EXPERTS_OF_DENSE_WIDTH:
+        source.warn(f"moe_intermediate_size is absent: {ffn} taken, the width of a dense MLP")
     # Some give the width of the one shared expert, some their number, some both.
     each = width if keys.shared_ffn is None else keys.shared_ffn
     number = keys.shared if keys.shared is not None else keys.shared_ffn is not None

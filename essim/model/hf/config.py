@@ -130,7 +130,7 @@ def _layers(source: Source, kind: str) -> dict[str, Any]:
     sizes, context = source.read(Sizes), context_tokens(source, kind)
     heads, width = read_heads(source, sizes), read_width(source, kind, sizes.hidden)
     nested = experts_source(source)
-    moe = read_moe(nested, width)
+    moe = read_moe(nested, kind, width)
     mixer, mlp = mixers(source, kind, sizes.layers), mlps(source, sizes.layers, moe is not None)
     pairs = single_purpose(source, sizes.layers)
     if pairs is not None:

@@ -21,6 +21,17 @@ PLAIN_MLP = (
     *("gpt_neox", "gptj", "jais2", "mpt", "nanochat", "nemotron", "nemotron_h", "opt"),
     *("persimmon", "phi", "refinedweb", "refinedwebmodel", "starcoder2"),
 )
+# Of these the width is four times the hidden size where the config does not say.
+FOUR_TIMES = (
+    *("bert-generation", "biogpt", "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode"),
+    *("gpt_neo", "gpt_neox", "gptj", "mpt", "refinedweb", "refinedwebmodel"),
+)
+# Experts are as wide as `intermediate_size` says.
+EXPERTS_OF_DENSE_WIDTH = (
+    *("aria_text", "dbrx", "flex_olmo", "gpt_oss", "granitemoe", "granitemoehybrid"),
+    *("granitemoeshared", "grok-1", "jamba", "minimax", "minimax_m2", "mixtral", "olmoe"),
+    "phimoe",
+)
 # Known to be a decoder with a gated MLP; of another type only the keys can tell.
 GATED_MLP = (
     *(
@@ -83,19 +94,33 @@ DEFAULTS: dict[str, dict[str, Any]] = {
             *("seed_oss", "solar_open", "minimax_m2"),
         )
     },
-    "afmoe": {"head_dim": 128, "sliding_window": 1024},
+    "afmoe": {
+        "head_dim": 128,
+        "sliding_window": 1024,
+        "num_dense_layers": 1,
+        "num_shared_experts": 2,
+    },
+    "aria_text": {"moe_num_shared_experts": 2},
     "cohere2": {"sliding_window": 4096},
-    "deepseek_v3": {"first_k_dense_replace": 3, "q_lora_rank": 1536},
+    "deepseek_v3": {"first_k_dense_replace": 3, "n_shared_experts": 1, "q_lora_rank": 1536},
     "ernie4_5_moe": {"moe_layer_start_index": 1, "moe_num_shared_experts": 2},
     "exaone4": {"sliding_window": 4096},
+    "falcon": {"multi_query": True},
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256, "sliding_window": 4096},
     **{kind: {"head_dim": 256, "sliding_window": 4096} for kind in ("gemma3", "gemma3_text")},
     "glm4_moe": {"first_k_dense_replace": 1},
     "gpt_oss": {"head_dim": 64, "sliding_window": 128},
+    "jamba": {
+        "attn_layer_period": 8,
+        "attn_layer_offset": 4,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
     "mistral": {"sliding_window": 4096},
     "olmo3": {"sliding_window": 4096},
-    "qwen3_next": {"head_dim": 256},
+    "qwen2_moe": {"shared_expert_intermediate_size": 5632},
+    "qwen3_next": {"head_dim": 256, "shared_expert_intermediate_size": 512},
     "recurrent_gemma": {
         "attention_window_size": 2048,
         "block_types": ["recurrent", "recurrent", "attention"],

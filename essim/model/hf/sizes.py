@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field
 
 from essim.model.hf.blocks import EXPERT_COUNTS, SameCount, read_mla
-from essim.model.hf.families import DOUBLE_WIDTH, PLAIN_MLP
+from essim.model.hf.families import DOUBLE_WIDTH, FOUR_TIMES
 from essim.model.hf.source import Part, Source
 from essim.model.shape import Count
 
@@ -138,7 +138,7 @@ def read_width(source: Source, kind: str, hidden: int) -> int:
     ffn = keys.ffn if nested is source else nested.read(_Widths).ffn
     if ffn is None and keys.expansion_ratio is not None:
         ffn = int(keys.expansion_ratio * hidden)
-    if ffn is None and kind in PLAIN_MLP:
+    if ffn is None and kind in FOUR_TIMES:
         ffn = 4 * hidden
         source.warn(f"intermediate_size is absent: {ffn} taken, four times the hidden size")
     width = ffn or keys.moe

@@ -64,7 +64,11 @@ _HARMLESS = frozenset(
         *("expert_capacity_factor", "expert_dropout", "moe_router_enable_expert_bias"),
         *("residual_dropout", "residual_in_fp32", "residual_multiplier", "residual_pdrop"),
         *("moe_expert_capacity_factor", "moe_expert_dropout", "residual_scale", "groupnorm_eps"),
-        *("shared_expert_sink", "apply_residual_connection_post_layernorm", "use_expert_gate"),
+        *(
+            "shared_expert_sink",
+            "apply_residual_connection_post_layernorm",
+            "moe_normalize_expert_weights",
+        ),
     )
 )
 
