@@ -72,7 +72,7 @@ def _tp_problems(model: ModelShape) -> Iterator[str]:
 def _weight_problems(model: ModelShape) -> Iterator[str]:
     if model.quantised is None:
         return
-    if not model.weight_dtype.startswith(("int", "mxfp")):
+    if not model.weight_dtype.startswith(("int", "mxfp", "nvfp")):
         yield f"quantised needs a weight_dtype such as int4 or mxfp4, not {model.weight_dtype}"
     if model.count("recurrent") and "recurrent" not in (model.wide or ()):
         yield "of quantised weights, those of recurrent layers are not known: add them to wide"

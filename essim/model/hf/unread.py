@@ -20,7 +20,7 @@ _SURELY = re.compile(
 # Of the others, what only sets how values are computed, initialised or trained.
 _HARMLESS_WORDS = re.compile(
     r"norm|rope|rotary|bias|dropout|drop_|_drop|pdrop|init|_std|eps|_act$|_act_fn$|activation|loss"
-    r"|coef|jitter|noise|scal|multiplier|softcap|soft_cap|logit|clip|temperature|dtype|fp32|impl"
+    r"|coef|jitter|noise|scal|(?<!dim_)multiplier$|softcap|soft_cap|logit|clip|temperature|dtype|fp32|impl"
     r"|kernels|flash|fused|fusion|recompute|checkpoint|parallel|token|label|tokenizer|sink"
     r"|theta|alpha|beta|router|gate|_prob$|_tp$|use_cache|keys_to_ignore|time_step|dt_|_dt"
     r"|^(_|anyres|vit|vision|image|img|audio|video|mm|speech|projector|mtp|nextn|summary|sinusoidal|alibi)"
