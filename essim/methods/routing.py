@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from essim.errors import BadValueError
-from essim.model.shape import Count
+from essim.model.shape import Count, ModelShape
 from essim.text.yaml import Strict, nearest_hint
 
 Anchor = Literal["target", "in", "mid", "mix"]
@@ -125,6 +125,24 @@ class Routing(Strict):
     def early(self) -> bool:
         """Whether the query comes from an earlier hidden state."""
         return self.anchor != "target"
+
+    def check_widths(self, model: ModelShape) -> None:
+        """Refuse widths that are given and above the model's own, which would cut them.
+
+        Raises
+        ------
+        ValueError
+            Saying which.
+        """
+        for key, most, of in (
+            ("channels", model.head_dim, "head_dim"),
+            ("projection_rank", model.hidden, "hidden"),
+        ):
+            given = getattr(self, key)
+            if key in self.model_fields_set and given is not None and given > most:
+                raise BadValueError(
+                    f"{key} ({given}) is above {of} ({most})", f"Use {most} at most"
+                )
 
     def anchors(self, layers: int) -> list[Anchor]:
         """Return the anchor of each target layer 1..layers-1.

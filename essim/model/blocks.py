@@ -1,8 +1,8 @@
-"""Parts of a model beside plain attention and MLPs: latents, experts, recurrent mixers."""
+"""Parts of a model beside plain attention and MLPs: latents, experts, quantised weights."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,16 @@ def dtype_bytes(dtype: str) -> int:
     if dtype not in DTYPE_BYTES:
         raise BadValueError(f"unknown dtype {dtype!r}", f"One of {', '.join(DTYPE_BYTES)}")
     return DTYPE_BYTES[dtype]
+
+
+Mixer = Literal["full", "sliding", "recurrent", "none"]
+Mlp = Literal["dense", "moe", "none"]
+
+# Mixers that keep K and V, and so have an attention op in the step.
+ATTENDS: tuple[Mixer, ...] = ("full", "sliding")
+
+# What a matrix of a layer belongs to, as far as its dtype goes.
+WeightPart = Literal["attention", "dense", "experts", "shared", "recurrent"]
 
 
 class Mla(Strict):
@@ -69,3 +79,47 @@ class Recurrent(Strict):
 
     weights: Annotated[int, Field(ge=0)] = 0
     state_bytes: Annotated[int, Field(ge=0)] = 0
+
+
+class LayerSizes(Strict):
+    """Layers, by index, that differ from the model's own sizes; what is left out is the model's."""
+
+    layers: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    ffn: Count | None = None
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes that differ."""
+        return self.model_dump(exclude={"layers"}, exclude_none=True)
+
+
+def split_sizes(sizes: dict[str, int], ranks: int) -> dict[str, int]:
+    """Return what one of several ranks has of a layer's sizes: of KV heads one at least."""
+    least = {"kv_heads": 1}
+    whole = {"head_dim": 1}
+    return {k: max(least.get(k, 0), n // whole.get(k, ranks)) for k, n in sizes.items()}
+
+
+class Quantised(Strict):
+    """How weights below 8 bits are stored: groups of a row's inputs share a scale.
+
+    Attributes
+    ----------
+    bits, scale_bits, zero_bits
+        Bits of a weight, of a scale, and of a zero point where the format has them.
+    group
+        Inputs that share a scale; None where it is a whole row.
+    """
+
+    bits: Annotated[int, Field(ge=1, le=8)]
+    group: Count | None = None
+    scale_bits: Annotated[int, Field(ge=0, le=64)] = 16
+    zero_bits: Annotated[int, Field(ge=0, le=64)] = 0
+
+    def matrix_bytes(self, outputs: int, inputs: int) -> int:
+        """Return the bytes of a matrix, its scales and its zero points."""
+        groups = outputs * -(-inputs // self.group) if self.group else outputs
+        bits = outputs * inputs * self.bits + groups * (self.scale_bits + self.zero_bits)
+        return -(-bits // 8)

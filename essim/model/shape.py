@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from essim.errors import InputError
-from essim.model.blocks import Count, Mla, Moe, Recurrent, dtype_bytes
+from essim.model.blocks import (
+    ATTENDS,
+    Count,
+    LayerSizes,
+    Mixer,
+    Mla,
+    Mlp,
+    Moe,
+    Quantised,
+    Recurrent,
+    WeightPart,
+    dtype_bytes,
+    split_sizes,
+)
+from essim.model.matrices import PART_OF, matrices
+from essim.model.problems import problems
 from essim.text.yaml import Strict
 
-__all__ = ["PRESETS", "Count", "Mla", "ModelShape", "Moe", "Recurrent", "dtype_bytes"]
+__all__ = ["ATTENDS", "PRESETS", "Count", "Mla", "ModelShape", "Moe", "Recurrent", "dtype_bytes"]
 
-Mixer = Literal["full", "sliding", "recurrent", "none"]
-Mlp = Literal["dense", "moe", "none"]
-
-# Mixers that keep K and V, and so have an attention op in the step.
-ATTENDS: tuple[Mixer, ...] = ("full", "sliding")
 _SCALE_BYTES = 2
 
 
@@ -35,12 +44,16 @@ class ModelShape(Strict):
         What ``sliding`` layers attend to and keep, the current token included.
     mlps
         The MLP of each layer; absent, all are ``moe`` if there is one, else ``dense``.
+    other_layers
+        Layers with other numbers of heads or other widths than the model's own.
+    quantised, wide
+        How weights of a dtype below 8 bits are stored; what stays 16-bit where weights are smaller.
     kv_scale_group, tp
         Elements of quantised KV that share one 16-bit scale; ranks of tensor parallelism.
     """
 
     name: str = "inline"
-    layers: Count
+    layers: Annotated[int, Field(ge=1, le=10_000)]
     hidden: Count
     heads: Count
     kv_heads: Count
@@ -58,50 +71,17 @@ class ModelShape(Strict):
     mla: Mla | None = None
     moe: Moe | None = None
     recurrent: Recurrent | None = None
+    other_layers: list[LayerSizes] | None = None
+    quantised: Quantised | None = None
+    wide: list[WeightPart] | None = None
     kv_scale_group: Count | None = None
     tp: Count = 1
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelShape:
-        dtype_bytes(self.weight_dtype)
-        dtype_bytes(self.kv_dtype)
-        for problem in (*self._attention_problems(), *self._layer_problems(), *self._tp_problems()):
+        for problem in problems(self):
             raise ValueError(problem)
         return self
-
-    def _attention_problems(self) -> Iterator[str]:
-        mla, group = self.mla, self.kv_scale_group
-        if self.heads % self.kv_heads:
-            yield f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
-        if mla and (self.head_dim, self.kv_heads) != (mla.nope_dim + mla.rope_dim, self.heads):
-            yield "under mla, head_dim must be nope_dim + rope_dim, and kv_heads equal heads"
-        if group and dtype_bytes(self.kv_dtype) > 1:
-            yield f"kv_scale_group needs a quantised kv_dtype, not {self.kv_dtype}"
-        cached = mla.latent_width if mla else self.head_dim
-        if group and cached % group:
-            yield f"kv_scale_group ({group}) must divide the {cached} elements cached for a head"
-
-    def _layer_problems(self) -> Iterator[str]:
-        for key, listed in (("mixers", self.mixers), ("mlps", self.mlps)):
-            if listed is not None and len(listed) != self.layers:
-                yield f"{key} lists {len(listed)} layers, not {self.layers}"
-                return
-        if not any(map(self.count, ATTENDS)):
-            yield "mixers: no layer attends, so there is no KV cache"
-        if self.count("sliding") and (self.window_tokens is None or self.mla):
-            yield "sliding layers need window_tokens, and no mla"
-        if self.count("moe") and self.moe is None:
-            yield "mlps lists moe layers, but moe is not given"
-
-    def _tp_problems(self) -> Iterator[str]:
-        whole = {"heads": self.heads, "ffn": self.ffn}
-        if self.moe:
-            whole |= {"moe.ffn": self.moe.ffn, "moe.shared_ffn": self.moe.shared_ffn}
-        for key, number in whole.items():
-            if number % self.tp:
-                yield f"{key} ({number}) must be a multiple of tp ({self.tp})"
-        if self.kv_heads % self.tp and self.tp % self.kv_heads:
-            yield f"tp ({self.tp}) must divide kv_heads ({self.kv_heads}) or be its multiple"
 
     def mixer(self, layer: int) -> Mixer:
         """Return what mixes the tokens in a layer."""
@@ -132,11 +112,16 @@ class ModelShape(Strict):
             return self
         split: dict[str, Any] = {
             "tp": 1,
-            "heads": self.heads // self.tp,
-            "kv_heads": max(1, self.kv_heads // self.tp),
-            "ffn": self.ffn // self.tp,
+            **split_sizes(
+                {key: getattr(self, key) for key in ("heads", "kv_heads", "ffn")}, self.tp
+            ),
             "vocab": self.padded_vocab // self.tp,
         }
+        if self.other_layers:
+            split["other_layers"] = [
+                {"layers": other.layers, **split_sizes(other.sizes(), self.tp)}
+                for other in self.other_layers
+            ]
         if self.moe:
             widths = {"ffn": self.moe.ffn // self.tp, "shared_ffn": self.moe.shared_ffn // self.tp}
             split["moe"] = self.moe.model_dump() | widths
@@ -144,6 +129,20 @@ class ModelShape(Strict):
             sizes = self.recurrent.model_dump()
             split["recurrent"] = {key: -(-size // self.tp) for key, size in sizes.items()}
         return ModelShape(**self.model_dump() | split)
+
+    def parts(self) -> list[ModelShape]:
+        """Return the layers as shapes of equal sizes: this one, or one for each size there is."""
+        if not self.other_layers:
+            return [self]
+        others = {layer for other in self.other_layers for layer in other.layers}
+        own = [layer for layer in range(self.layers) if layer not in others]
+        pairs = [(own, {}), *((other.layers, other.sizes()) for other in self.other_layers)]
+        return [self._part(layers, sizes) for layers, sizes in pairs if layers]
+
+    def _part(self, layers: list[int], sizes: dict[str, int]) -> ModelShape:
+        mixers, mlps = [self.mixer(i) for i in layers], [self.mlp(i) for i in layers]
+        listed = {"layers": len(layers), "mixers": mixers, "mlps": mlps}
+        return self.model_copy(update={**sizes, **listed, "other_layers": None})
 
     @property
     def padded_vocab(self) -> int:
@@ -181,34 +180,19 @@ class ModelShape(Strict):
             the compressed query and the latent, and ``q_b`` and ``kv_b`` expand them. Of one
             expert: ``expert_gate_up`` and ``expert_down``; of the shared ones ``shared_...``.
         """
-        wide = 1 + self.gated_mlp
-        shapes = {
-            "qkv": (self.q_width + 2 * self.kv_width, self.hidden),
-            "o": (self.hidden, self.q_width),
-            "gate_up": (wide * self.ffn, self.hidden),
-            "down": (self.hidden, self.ffn),
-            "head": (self.padded_vocab, self.hidden),
-        }
-        if self.mla:
-            queries = self.mla.q_rank or self.q_width
-            shapes |= {
-                "qkv": (queries + self.mla.latent_width, self.hidden),
-                "q_b": (self.q_width, self.mla.q_rank or 0),
-                "kv_b": (self.heads * (self.mla.nope_dim + self.mla.v_dim), self.mla.kv_rank),
-                "o": (self.hidden, self.heads * self.mla.v_dim),
-            }
-        if self.moe:
-            shapes |= {
-                "router": (self.moe.experts, self.hidden),
-                "expert_gate_up": (wide * self.moe.ffn, self.hidden),
-                "expert_down": (self.hidden, self.moe.ffn),
-                "shared_gate_up": (wide * self.moe.shared_ffn, self.hidden),
-                "shared_down": (self.hidden, self.moe.shared_ffn),
-            }
-        return shapes[name]
+        return matrices(self)[name]
 
-    def _elements(self, *names: str) -> int:
-        return sum(n * k for n, k in map(self.gemm_shape, names))
+    def matrix_dtype(self, name: str) -> str:
+        """Return the dtype of a weight matrix, as `gemm_shape` names it."""
+        return "bf16" if PART_OF[name] in (self.wide or ()) else self.weight_dtype
+
+    def _matrix_bytes(self, *names: str) -> int:
+        total = 0
+        for name in names:
+            (n, k), dtype = self.gemm_shape(name), self.matrix_dtype(name)
+            stored = self.quantised if dtype == self.weight_dtype else None
+            total += stored.matrix_bytes(n, k) if stored else n * k * dtype_bytes(dtype)
+        return total
 
     def kv_bytes_per_token_layer(self) -> int:
         """Bytes that one token takes in one attending layer: its K and V, or its latent."""
@@ -221,7 +205,9 @@ class ModelShape(Strict):
 
         Each head is counted once, however many ranks hold it; `rank` gives those of one rank.
         """
-        return sum(map(self.count, ATTENDS)) * self.kv_bytes_per_token_layer()
+        return sum(
+            sum(map(part.count, ATTENDS)) * part.kv_bytes_per_token_layer() for part in self.parts()
+        )
 
     def kv_bytes(self, cached_tokens: int, sequence_tokens: int) -> int:
         """Bytes of one sequence's KV cache.
@@ -234,8 +220,11 @@ class ModelShape(Strict):
             Token slots of everything seen, of which a sliding layer keeps its window.
         """
         windowed = min(sequence_tokens, self.window_tokens or 0)
-        held = self.count("full") * cached_tokens + self.count("sliding") * windowed
-        return held * self.kv_bytes_per_token_layer()
+        return sum(
+            (part.count("full") * cached_tokens + part.count("sliding") * windowed)
+            * part.kv_bytes_per_token_layer()
+            for part in self.parts()
+        )
 
     def weight_bytes(self) -> int:
         """Bytes of all weights; tied embeddings are stored once, norms and routers are 16-bit.
@@ -245,34 +234,46 @@ class ModelShape(Strict):
         InputError
             If layers without attention are of unknown size.
         """
-        attending = sum(map(self.count, ATTENDS))
-        weights = attending * self._elements(*self.attention_gemms())
-        weights += self.count("dense") * self._elements("gate_up", "down")
         # Embedding and LM head stay 16-bit in the quantised checkpoints that serving uses.
-        wide = self.padded_vocab * self.hidden * (2 - self.tied_embeddings)
-        wide += (2 * self.layers - self.count("none") + 1) * self.hidden
+        wide = self.padded_vocab * self.hidden * (2 - self.tied_embeddings) + self.hidden
+        return sum(part._layer_bytes() for part in self.parts()) + wide * self.activation_bytes
+
+    def _layer_bytes(self) -> int:
+        """Bytes of the weights of all layers, which are of equal sizes."""
+        attending = sum(map(self.count, ATTENDS))
+        weights = attending * self._matrix_bytes(*self.attention_gemms())
+        weights += self.count("dense") * self._matrix_bytes("gate_up", "down")
+        wide = (2 * self.layers - self.count("none")) * self.hidden
         if self.mla:
             wide += attending * (self.mla.kv_rank + (self.mla.q_rank or 0))
         if self.moe:
-            experts = self.moe.experts * self._elements("expert_gate_up", "expert_down")
-            shared = self._elements("shared_gate_up", "shared_down")
+            experts = self.moe.experts * self._matrix_bytes("expert_gate_up", "expert_down")
+            shared = self._matrix_bytes("shared_gate_up", "shared_down")
             weights += self.count("moe") * (experts + shared)
-            wide += self.count("moe") * self._elements("router")
-        weights += self.count("recurrent") * self._recurrent().weights
-        return weights * dtype_bytes(self.weight_dtype) + wide * self.activation_bytes
+            wide += self.count("moe") * self.moe.experts * self.hidden
+        if self.count("recurrent"):
+            element = dtype_bytes(self.matrix_dtype("recurrent"))
+            weights += self.count("recurrent") * self._recurrent().weights * element
+        return weights + wide * self.activation_bytes
 
     def state_bytes(self) -> int:
         """Bytes of one sequence's recurrent states, the same at every length; raises likewise."""
         return self.count("recurrent") * self._recurrent().state_bytes
 
+    def unknown(self) -> str:
+        """Return why the weights and states are not known, or an empty text."""
+        count = self.count("recurrent")
+        if not count or self.recurrent is not None:
+            return ""
+        return (
+            f"{count} layers of {self.name} have no attention, and the size of what they have "
+            "instead is not known"
+        )
+
     def _recurrent(self) -> Recurrent:
-        if self.count("recurrent") and self.recurrent is None:
-            raise InputError(
-                f"{self.count('recurrent')} layers of {self.name} have no attention, and the size "
-                "of what they have instead is not known",
-                "Give weights and state_bytes of one layer",
-                key="model.recurrent",
-            )
+        if self.unknown():
+            hint = "Give weights and state_bytes of one layer"
+            raise InputError(self.unknown(), hint, key="model.recurrent")
         return self.recurrent or Recurrent()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from essim.hardware.profile import HardwareProfile
-from essim.model.shape import ModelShape, dtype_bytes
+from essim.model.shape import ATTENDS, ModelShape, Recurrent, dtype_bytes
 from essim.results.column import Row
 from essim.simulate.memory import Memory, kv_slots, max_batch, memory
 from essim.simulate.scenario import Scenario
@@ -16,15 +16,49 @@ def derivation(point: Scenario, profile: HardwareProfile) -> list[Row]:
     Lines whose `place` is ``per token`` or ``per sequence`` explain the ones below; those of GPU
     and CPU add up to their ``total``.
     """
+    unknown, point = point.model.unknown(), _without_unknown(point)
     model, load = point.model.rank(), point.workload
     kept = point.resolved_selector().kept_prompt_tokens(load.input_tokens)
     per_sequence = memory(point, profile).kv_bytes // load.batch
-    how = f"{kept} kept + {load.output_tokens - 1} new tokens, whole KV blocks"
-    return [
-        _line("per token", "KV", _kv_formula(model), model.kv_bytes_per_token()),
+    how = f"{kept} kept + {load.output_tokens - 1} new tokens, whole KV blocks" + _of_one(point)
+    formula = _kv_formula(model) + _of_one(point)
+    lines = [
+        _line("per token", "KV", formula, model.kv_bytes_per_token()),
         _line("per sequence", "KV at the last token", how, per_sequence),
         *_summary_lines(point, profile),
-        *_pools(point, profile),
+    ]
+    pools = _pools(point, profile)
+    if unknown:
+        return lines + [line for line in pools if line["what"] not in _OF_WEIGHTS]
+    return lines + pools + _over_ranks(point, profile)
+
+
+# What is left out where the weights of some layers are not known.
+_OF_WEIGHTS = ("weights", "total", "free")
+
+
+def _without_unknown(point: Scenario) -> Scenario:
+    """Return a point of which what is not known counts nothing."""
+    if not point.model.unknown():
+        return point
+    return point.model_copy(
+        update={"model": point.model.model_copy(update={"recurrent": Recurrent()})}
+    )
+
+
+def _over_ranks(point: Scenario, profile: HardwareProfile) -> list[Row]:
+    """Return the sums over the ranks of tensor parallelism: of what each of them has."""
+    ranks, one, need = point.model.tp, point.model.rank(), memory(point, profile)
+    if ranks == 1:
+        return []
+    kv, once = one.kv_bytes_per_token(), point.model.kv_bytes_per_token()
+    pool = max(need.kv_bytes, need.kv_peak_bytes)
+    place = f"{ranks} ranks"
+    return [
+        _line(place, "KV per token", f"{ranks} x {kv:,}; each head once: {once:,}", ranks * kv),
+        _line(place, "weights", f"{ranks} x {need.weight_bytes:,}", ranks * need.weight_bytes),
+        _line(place, "KV pool", f"{ranks} x {pool:,}", ranks * pool),
+        _line(place, "GPU total", f"{ranks} x {need.gpu_bytes:,}", ranks * need.gpu_bytes),
     ]
 
 
@@ -60,7 +94,29 @@ def _kv_formula(model: ModelShape) -> str:
         layers += f", {sliding} of which keep at most {model.window_tokens} tokens"
     if model.mla:
         return f"a latent of {model.mla.latent_width} x {element} x {layers}"
+    heads = " + ".join(
+        f"{sum(map(part.count, ATTENDS))} layers x {part.kv_heads} heads x {part.head_dim}"
+        for part in model.parts()
+    )
+    if model.other_layers:
+        return f"K and V x {element} x ({heads}), {layers}"
     return f"K and V x {model.kv_heads} heads x {model.head_dim} x {element} x {layers}"
+
+
+def _of_one(point: Scenario) -> str:
+    """Return whose bytes these are, where several ranks share a model."""
+    return f", of one of {point.model.tp} ranks" if point.model.tp > 1 else ""
+
+
+def _weight_formula(model: ModelShape) -> str:
+    dtype, stored = model.weight_dtype, model.quantised
+    if stored:
+        group = stored.group or "a row"
+        dtype += f" with a {stored.scale_bits}-bit scale"
+        dtype += f" and a {stored.zero_bits}-bit zero point" if stored.zero_bits else ""
+        dtype += f" for {group}"
+    kept = ", ".join([*(model.wide or ()), "embedding", "LM head", "norms"])
+    return f"{dtype}; {kept} 16-bit"
 
 
 def _pools(point: Scenario, profile: HardwareProfile) -> list[Row]:
@@ -84,7 +140,7 @@ def _gpu_lines(point: Scenario, need: Memory) -> list[tuple[str, str, int]]:
     at_peak = need.kv_peak_bytes > need.kv_bytes
     when = "while the last prompt is prefilled, before eviction" if at_peak else "at the last token"
     scores = "stage-1 scores, " if point.resolved_selector().evicts(prompt) else ""
-    weights = f"{point.model.weight_dtype}; embedding, LM head, norms 16-bit"
+    weights = _weight_formula(point.model) + _of_one(point)
     reserve = f"{point.memory.reserve_frac:.0%}: context, workspaces, graphs, fragmentation"
     return [
         ("weights", weights, need.weight_bytes),
@@ -115,8 +171,35 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
     pool
         Token slots of a pre-allocated pool to derive too, as serving engines make one.
     """
+    unknown, point = point.model.unknown(), _without_unknown(point)
+    if unknown:
+        hint = "Give weights and state_bytes of one layer under model.recurrent"
+        texts = [f"Weights, totals and the largest batch are left out: {unknown}. {hint}."]
+    else:
+        texts = _what_fits(point, profile)
+    tokens = point.resolved_selector().kept_prompt_tokens(point.workload.input_tokens)
+    tokens += point.workload.output_tokens - 1
+    slots = kv_slots(point.resolved_selector(), tokens)
+    texts.append(
+        f"At the last token a sequence fills {tokens:,} of its {slots:,} token slots "
+        f"({tokens / slots:.1%}): KV blocks are allocated whole."
+    )
+    if pool is not None:
+        kv, summary = pool_bytes(point, pool)
+        texts.append(
+            f"A pool of {pool:,} tokens: KV {format_bytes(kv)}, summary {format_bytes(summary)}."
+        )
+    return texts
+
+
+def _what_fits(point: Scenario, profile: HardwareProfile) -> list[str]:
     kv, summary = pool_bytes(point, 1)
-    texts = [
+    texts = []
+    if point.model.tp > 1:
+        texts = [
+            f"Bytes of the GPU are those of one of {point.model.tp} ranks; the host serves all."
+        ]
+    texts += [
         f"Largest batch with the {'summary' if summary else 'KV'} on the {place}: {batch}."
         for place, batch in largest_batches(point, profile).items()
     ]
@@ -134,26 +217,16 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
             f"A KV {'+ summary ' if on_gpu else ''}pool of all that is left on the GPU holds "
             f"{pool_tokens(point, gpu_bytes - held):,} tokens."
         )
-    tokens = point.resolved_selector().kept_prompt_tokens(point.workload.input_tokens)
-    tokens += point.workload.output_tokens - 1
-    slots = kv_slots(point.resolved_selector(), tokens)
-    texts.append(
-        f"At the last token a sequence fills {tokens:,} of its {slots:,} token slots "
-        f"({tokens / slots:.1%}): KV blocks are allocated whole."
-    )
-    if pool is not None:
-        kv, summary = pool_bytes(point, pool)
-        texts.append(
-            f"A pool of {pool:,} tokens: KV {format_bytes(kv)}, summary {format_bytes(summary)}."
-        )
     return texts
 
 
 def largest_batches(point: Scenario, profile: HardwareProfile) -> dict[str, int]:
     """Return the largest batch that fits with the summary on the GPU and on the CPU.
 
-    Without a summary there is only one.
+    Without a summary there is only one, and none where the weights are not known.
     """
+    if point.model.unknown():
+        return {}
     places = {"GPU": "gpu-target", "CPU": "cpu-mid"}
     if not pool_bytes(point, 1)[1]:
         return {"GPU": max_batch(point, profile)}

@@ -110,7 +110,8 @@ def kv_slots(selector: Selector, tokens: int) -> int:
 
 def _prefill_bytes(model: ModelShape, selector: Selector, tokens: int) -> int:
     """Return bytes of activations of a prompt's prefill, and of its stage-1 scores."""
-    activations = tokens * (2 * model.hidden + _widest(model)) * model.activation_bytes
+    activations = tokens * (2 * model.hidden + max(map(_widest, model.parts())))
+    activations *= model.activation_bytes
     return activations + (model.heads * 32 * tokens * 4 if selector.evicts(tokens) else 0)
 
 

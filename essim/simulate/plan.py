@@ -69,6 +69,7 @@ def _checked(data: dict[str, Any], document: Document, folder: Path) -> Scenario
         ("hardware", lambda: find_profile(point.hardware, folder)),
         ("selector", point.check_selector),
         ("routing", lambda: point.routing.anchors(point.model.layers)),
+        ("routing", lambda: point.routing.check_widths(point.model)),
     ):
         try:
             check()

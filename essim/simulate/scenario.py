@@ -76,6 +76,8 @@ class Scenario(Strict):
             if self.model.mixer(layer) not in ATTENDS:
                 obstacle = f"layer {layer} is {self.model.mixer(layer)!r}, without attention"
                 break
+        if self.model.other_layers:
+            obstacle = "layers of several sizes"
         if not self.model.full_layers():
             obstacle = "no layer with full attention"
         if obstacle:

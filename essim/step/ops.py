@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from essim.errors import InputError
+from essim.errors import InputError, PricingError
 from essim.methods.routing import PLACEMENTS, Anchor, Routing
 from essim.methods.selectors import Selector
 from essim.model.shape import ATTENDS, ModelShape
@@ -90,6 +90,8 @@ def decode_step(model: ModelShape, selector: Selector, routing: Routing) -> tupl
     ------
     InputError
         If the model has layers without attention, or several ranks: these have no price yet.
+    PricingError
+        If its weights are below 8 bits, or its layers of several sizes: likewise.
     """
     _check_timed(model)
     build = Builder()
@@ -118,6 +120,17 @@ def _check_timed(model: ModelShape) -> None:
             f"a step on {model.tp} ranks cannot be timed: an all-reduce has no price",
             "Set it to 1 to simulate; the bytes of a rank are known",
             key="model.tp",
+        )
+    hint = "The bytes are known: see essim memory"
+    if model.quantised:
+        raise PricingError(
+            f"model.weight_dtype: a step with {model.weight_dtype} weights cannot be timed: their "
+            "kernels have no price here",
+            hint,
+        )
+    if model.other_layers:
+        raise PricingError(
+            "model.other_layers: a step with layers of several sizes cannot be timed", hint
         )
     for layer in range(model.layers):
         if model.mixer(layer) not in ATTENDS:

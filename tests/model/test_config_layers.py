@@ -42,7 +42,7 @@ from essim.errors import InputError
     ],
 )
 def test_which_layers_have_a_window(tmp_path: Path, changes: dict, sliding) -> None:
-    shape = read(tmp_path, LLAMA | changes)
+    shape = read(tmp_path, LLAMA | {"head_dim": 128} | changes)
     assert [i for i in range(32) if shape.mixer(i) == "sliding"] == list(sliding)
     assert shape.window_tokens == (changes["sliding_window"] if sliding else None)
 
@@ -59,9 +59,12 @@ HYBRID = {
 }
 
 
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1024}
+
+
 @pytest.mark.parametrize("key", HYBRID)
 def test_every_notation_of_a_hybrid_says_which_layers_hold_kv(tmp_path: Path, key: str) -> None:
-    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2} if "override" in key else {}
+    experts = EXPERTS if "override" in key else {}
     shape = read(tmp_path, LLAMA, **{key: HYBRID[key]}, **experts)
     assert shape.full_layers() == list(range(3, 32, 4))
     assert shape.kv_bytes_per_token() == 8 * 4096

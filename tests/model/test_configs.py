@@ -154,7 +154,7 @@ def test_an_unknown_model_type_is_read_by_its_keys_and_says_so(tmp_path: Path) -
         ({"index_topk": 2048}, "index_topk: attention with a built-in token indexer"),
         ({"attention_chunk_size": 8192}, "attention_chunk_size: chunked attention"),
         ({"num_kv_shared_layers": 8}, "num_kv_shared_layers: layers that share KV"),
-        ({"quantization_config": {"quant_method": "awq"}}, "weights quantised by 'awq'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "weights quantised by 'hqq'"),
     ],
 )
 def test_what_cannot_be_modelled_is_refused_by_name(tmp_path, changes, message: str) -> None:

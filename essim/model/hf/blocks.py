@@ -1,160 +1,161 @@
-"""The latents, experts and recurrent mixers of a config."""
+"""The latents and experts of a config, and which layers have experts."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
+from essim.model.blocks import Mlp
+from essim.model.hf.families import EXPERTS_OF_DENSE_WIDTH
 from essim.model.hf.source import Part, Source
-from essim.model.shape import Count, Mla, Moe, Recurrent
-
-# State of a recurrence in fp32, its convolution window in 16 bits.
-_STATE_BYTES, _CONV_BYTES = 4, 2
+from essim.model.shape import Count, Mla, Moe
 
 
 class _Latent(Part):
     kv_lora_rank: Count
     qk_rope_head_dim: Count
     qk_nope_head_dim: Count | None = None
+    qk_head_dim: Count | None = None
     v_head_dim: Count | None = None
     q_lora_rank: Count | None = None
 
 
 def read_mla(source: Source) -> Mla | None:
     """Return the sizes of multi-head latent attention, if the config has it."""
-    if source.data.get("kv_lora_rank") is None:
+    if "kv_lora_rank" not in source.data:
         return None
     keys = source.read(_Latent)
     for name in ("qk_nope_head_dim", "v_head_dim"):
         if getattr(keys, name) is None:
             source.warn(f"{name} is absent: 128 taken, as in DeepSeek-V2")
+    nope = keys.qk_nope_head_dim or 128
+    if keys.qk_head_dim not in (None, nope + keys.qk_rope_head_dim):
+        message = f"{keys.qk_head_dim} is not qk_nope_head_dim + qk_rope_head_dim"
+        raise source.error("qk_head_dim", message)
     return Mla(
         kv_rank=keys.kv_lora_rank,
         rope_dim=keys.qk_rope_head_dim,
-        nope_dim=keys.qk_nope_head_dim or 128,
+        nope_dim=nope,
         v_dim=keys.v_head_dim or 128,
         q_rank=keys.q_lora_rank,
     )
+
+
+def _one_of_all(value: Any) -> Any:
+    """Return the entry of a list of equal ones: what some write once a layer."""
+    if isinstance(value, list) and value and all(entry == value[0] for entry in value):
+        return value[0]
+    return value
+
+
+SameCount = Annotated[Count, BeforeValidator(_one_of_all)]
+SameNumber = Annotated[int, BeforeValidator(_one_of_all), Field(ge=0, le=10**9)]
+
+
+def _named(*names: str, default: Any = None) -> Any:
+    return Field(default, validation_alias=AliasChoices(*names))
 
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
 class _Experts(Part):
-    experts: int = Field(0, ge=0, validation_alias=AliasChoices(*EXPERT_COUNTS))
-    per_token: Count = Field(
-        validation_alias=AliasChoices("num_experts_per_tok", "num_experts_per_token", "moe_k")
+    experts: SameCount = _named(*EXPERT_COUNTS, default=...)
+    per_token: SameCount = _named(
+        *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k"),
+        *("moe_topk", "moe_top_k"),
+        default=...,
     )
-    ffn: Count | None = Field(None, validation_alias="moe_intermediate_size")
-    shared: int | None = Field(
-        None, ge=0, validation_alias=AliasChoices("n_shared_experts", "num_shared_experts")
+    ffn: SameCount | None = _named("moe_intermediate_size", "expert_hidden_dim")
+    shared: SameNumber | None = _named(
+        *("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     )
-    shared_ffn: int | None = Field(
-        None,
-        ge=0,
-        validation_alias=AliasChoices(
-            "shared_expert_intermediate_size",
-            "moe_shared_expert_intermediate_size",
-            "shared_intermediate_size",
-        ),
+    shared_ffn: SameNumber | None = _named(
+        *("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+        *("shared_experts_intermediate_size", "shared_intermediate_size"),
     )
 
 
-def read_moe(source: Source, ffn: int) -> Moe | None:
+def read_moe(source: Source, kind: str, ffn: int) -> Moe | None:
     """Return the experts, if there is more than one; `ffn` is their width where none is given."""
-    counts = [source.data[key] for key in EXPERT_COUNTS if source.data.get(key) is not None]
+    counts = [source.get(key) for key in EXPERT_COUNTS if key in source.data]
     if not counts or counts[0] in (0, 1):
+        if counts:
+            source.skip(_Experts)
         return None
     keys = source.read(_Experts)
     width = keys.ffn or ffn
+    if keys.ffn is None and kind not in EXPERTS_OF_DENSE_WIDTH:
+        source.warn(f"moe_intermediate_size is absent: {ffn} taken, the width of a dense MLP")
     # Some give the width of the one shared expert, some their number, some both.
     each = width if keys.shared_ffn is None else keys.shared_ffn
     number = keys.shared if keys.shared is not None else keys.shared_ffn is not None
-    shared_ffn = each * number
+    if keys.per_token > keys.experts:
+        message = f"{keys.per_token} experts a token, of {keys.experts}"
+        raise source.error("num_experts_per_tok", message)
     return Moe(
-        experts=keys.experts, experts_per_token=keys.per_token, ffn=width, shared_ffn=shared_ffn
+        experts=keys.experts,
+        experts_per_token=keys.per_token,
+        ffn=width,
+        shared_ffn=each * number,
     )
 
 
-class _DeltaNet(Part):
-    """Gated DeltaNet (Qwen3-Next)."""
+class _Places(Part):
+    """Where experts begin, end and alternate with dense MLPs; each rule is its family's code."""
 
-    linear_num_key_heads: Count
-    linear_key_head_dim: Count
-    linear_num_value_heads: Count
-    linear_value_head_dim: Count
-    linear_conv_kernel_dim: Count
-
-    def size(self, hidden: int) -> Recurrent:
-        keys = self.linear_num_key_heads * self.linear_key_head_dim
-        values = self.linear_num_value_heads * self.linear_value_head_dim
-        wide = 2 * keys + values
-        projected = hidden * (wide + values + 2 * self.linear_num_value_heads) + values * hidden
-        return _sized(
-            projected, wide, self.linear_conv_kernel_dim, values * self.linear_key_head_dim
-        )
-
-
-class _KimiDelta(Part):
-    """Kimi Delta Attention: the keys of ``linear_attn_config``."""
-
-    num_heads: Count
-    head_dim: Count
-    short_conv_kernel_size: Count
-
-    def size(self, hidden: int) -> Recurrent:
-        width = self.num_heads * self.head_dim
-        gates = 2 * (hidden * self.head_dim + self.head_dim * width) + hidden * self.num_heads
-        state = width * self.head_dim
-        return _sized(4 * hidden * width + gates, 3 * width, self.short_conv_kernel_size, state)
+    first_k_dense_replace: int = _named(
+        *("first_k_dense_replace", "num_dense_layers", "n_dense_layers", "moe_layer_num_skipped"),
+        default=0,
+    )
+    moe_layer_freq: int | list[int] = 1
+    decoder_sparse_step: Count = 1
+    mlp_only_layers: list[int] = Field(default_factory=list)
+    expert_layer_period: Count = 1
+    expert_layer_offset: int = 0
+    moe_layer_start_index: int = 0
+    moe_layer_end_index: int = -1
+    moe_layer_interval: Count = 1
+    interleave_moe_layer_step: Count = 1
+    moe_layers: list[int] | None = None
+    mlp_layer_types: list[str] | None = None
 
 
-class _Mamba1(Part):
-    """Mamba (Jamba)."""
-
-    mamba_d_state: Count
-    mamba_d_conv: Count
-    mamba_expand: Count
-    mamba_dt_rank: Count | Literal["auto"] = "auto"
-
-    def size(self, hidden: int) -> Recurrent:
-        width, state = self.mamba_expand * hidden, self.mamba_d_state
-        rank = -(-hidden // 16) if self.mamba_dt_rank == "auto" else self.mamba_dt_rank
-        projected = 3 * hidden * width + width * (2 * rank + 2 * state) + width * (state + 1)
-        return _sized(projected, width, self.mamba_d_conv, width * state)
+_MLP_NAMES: dict[str, Mlp] = {"dense": "dense", "mlp": "dense", "sparse": "moe", "moe": "moe"}
 
 
-class _Mamba2(Part):
-    """Mamba-2 (Nemotron-H, Bamba, Granite hybrids)."""
+def mlps(source: Source, layers: int, experts: bool) -> list[Mlp]:
+    """Return the MLP of each layer of a model with `experts`, or without."""
+    keys = source.read(_Places)
+    if keys.mlp_layer_types is not None:
+        return _listed(source, keys.mlp_layer_types, layers, experts)
+    freq, last = keys.moe_layer_freq, keys.moe_layer_end_index
+    if isinstance(freq, list) and len(freq) != layers:
+        raise source.error("moe_layer_freq", f"lists {len(freq)} layers, not {layers}")
+    chosen = [
+        i >= max(keys.first_k_dense_replace, keys.moe_layer_start_index)
+        and (last < 0 or i <= last)
+        and (freq[i] > 0 if isinstance(freq, list) else i % max(freq, 1) == 0)
+        and (i + 1) % keys.decoder_sparse_step == 0
+        and (i + 1) % keys.moe_layer_interval == 0
+        and (i + 1) % keys.interleave_moe_layer_step == 0
+        and i % keys.expert_layer_period == keys.expert_layer_offset
+        and i not in keys.mlp_only_layers
+        and (keys.moe_layers is None or i in keys.moe_layers)
+        for i in range(layers)
+    ]
+    return ["moe" if experts and here else "dense" for here in chosen]
 
-    heads: Count = Field(validation_alias=AliasChoices("mamba_num_heads", "mamba_n_heads"))
-    head_dim: Count = Field(validation_alias=AliasChoices("mamba_head_dim", "mamba_d_head"))
-    groups: Count = Field(validation_alias=AliasChoices("mamba_n_groups", "n_groups"))
-    state: Count = Field(validation_alias=AliasChoices("ssm_state_size", "mamba_d_state"))
-    kernel: Count = Field(validation_alias=AliasChoices("conv_kernel", "mamba_d_conv"))
 
-    def size(self, hidden: int) -> Recurrent:
-        width = self.heads * self.head_dim
-        wide = width + 2 * self.groups * self.state
-        projected = hidden * (wide + width + self.heads) + width * hidden
-        return _sized(projected, wide, self.kernel, width * self.state)
-
-
-def _sized(projected: int, conv: int, kernel: int, state: int) -> Recurrent:
-    """Return a layer's size: projections, a depthwise convolution, and the state of both."""
-    held = state * _STATE_BYTES + conv * (kernel - 1) * _CONV_BYTES
-    return Recurrent(weights=projected + conv * kernel, state_bytes=held)
-
-
-def read_recurrent(source: Source, hidden: int) -> Recurrent | None:
-    """Return the size of the layers without attention; None where the config does not tell."""
-    data = source.data
-    if isinstance(data.get("linear_attn_config"), dict):
-        nested = source.nested("linear_attn_config")
-        return nested.read(_KimiDelta).size(hidden) if "num_heads" in nested.data else None
-    if "linear_num_value_heads" in data:
-        return source.read(_DeltaNet).size(hidden)
-    if "mamba_num_heads" in data or "mamba_n_heads" in data:
-        return source.read(_Mamba2).size(hidden)
-    return source.read(_Mamba1).size(hidden) if "mamba_d_state" in data else None
+def _listed(source: Source, names: list[str], layers: int, experts: bool) -> list[Mlp]:
+    key = "mlp_layer_types"
+    if len(names) != layers:
+        raise source.error(key, f"lists {len(names)} layers, not {layers}")
+    for name in names:
+        if name not in _MLP_NAMES:
+            hint = f"Known: {', '.join(_MLP_NAMES)}"
+            raise source.error(key, f"MLPs of kind {name!r} cannot be modelled", hint)
+        if _MLP_NAMES[name] == "moe" and not experts:
+            raise source.error(key, "lists layers with experts, but there are none")
+    return [_MLP_NAMES[name] for name in names]

@@ -35,16 +35,18 @@ def _grouped(name: str) -> Pricer:
         model, moe, rows = case.model, _moe(case), point.rows
         (n, k), shared = model.gemm_shape(f"expert_{name}"), model.gemm_shape(f"shared_{name}")
         alone = shared[0] * shared[1]
-        weights = moe.distinct_experts(rows) * n * k + alone
+        dtypes = [model.matrix_dtype(f"{kind}_{name}") for kind in ("expert", "shared")]
+        routed = moe.distinct_experts(rows) * n * k * dtype_bytes(dtypes[0])
+        weights = routed + alone * dtype_bytes(dtypes[1])
         moved = rows * (moe.experts_per_token * (n + k) + (sum(shared) if alone else 0))
         return Work(
             f"moe_{name}",
             axes={"rows": rows},
-            keys={"n": n, "k": k, "dtype": model.weight_dtype},
-            byte_count=weights * dtype_bytes(model.weight_dtype) + moved * model.activation_bytes,
+            keys={"n": n, "k": k, "dtype": dtypes[0]},
+            byte_count=weights + moved * model.activation_bytes,
             flops=2.0 * rows * (moe.experts_per_token * n * k + alone),
             launches=2 if alone else 1,
-            dtype=model.weight_dtype,
+            dtype=dtypes[0],
         )
 
     return work

@@ -27,9 +27,9 @@ def _absorb(part: str) -> Pricer:
         return Work(
             f"mla_absorb_{part}",
             axes={"rows": point.rows},
-            byte_count=float(weights * dtype_bytes(model.weight_dtype) + moved),
+            byte_count=float(weights * dtype_bytes(model.matrix_dtype("kv_b")) + moved),
             flops=2.0 * weights * point.rows,
-            dtype=model.weight_dtype,
+            dtype=model.matrix_dtype("kv_b"),
         )
 
     return work

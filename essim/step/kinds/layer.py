@@ -14,14 +14,15 @@ def _gemm(name: str) -> Pricer:
     def work(case: Case, point: Point) -> Work:
         model = case.model
         n, k = model.gemm_shape(name)
-        weights = n * k * dtype_bytes(model.weight_dtype)
+        dtype = model.matrix_dtype(name)
+        weights = n * k * dtype_bytes(dtype)
         return Work(
             "gemm",
             axes={"rows": point.rows},
-            keys={"n": n, "k": k, "dtype": kernel_dtype(model.weight_dtype)},
+            keys={"n": n, "k": k, "dtype": kernel_dtype(dtype)},
             byte_count=weights + point.rows * (n + k) * model.activation_bytes,
             flops=2.0 * n * k * point.rows,
-            dtype=kernel_dtype(model.weight_dtype),
+            dtype=kernel_dtype(dtype),
             gemm=(n, k),
             family="gemm",
         )
