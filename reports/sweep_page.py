@@ -9,6 +9,7 @@ from plotly.graph_objects import Figure
 
 from essim.results.column import Rows
 from essim.results.columns import unique
+from essim.results.prices import PriceSources
 from essim.results.tables import column
 from reports.figures import gain_over_batch, throughput_over_output
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
@@ -24,9 +25,11 @@ _RESULTS = (
 _MEANINGS = {
     "measured": "timed on the profile's hardware at this size",
     "interpolated": "between sizes timed on the profile's hardware",
-    "roofline": "computed from peak rates, not timed",
+    "roofline": "computed from peak rates and small kernels, not timed",
     "published": "taken from a publication, not timed",
     "extrapolated": "beyond the sizes timed, along the last slope, never below the roofline",
+    "scaled": "of other settings of the method, with the difference in work",
+    "transferred": "carried over from another shape, dtype or device",
     "assumed": "neither timed nor published; the profile says why",
 }
 
@@ -109,12 +112,12 @@ def _sources(rows: Rows, manifest: Mapping[str, object]) -> Iterator[Block]:
     points: dict[str, int] = {}
     operations: dict[str, dict[str, None]] = {}
     for row in rows:
-        text = f"{row.get('price_sources') or ''};{row.get('prefill_sources') or ''}"
-        parts = [part.partition(":") for part in text.split(";")]
-        for kind, _, names in parts:
-            if kind.strip():
-                operations.setdefault(kind.strip(), {}).update(dict.fromkeys(names.split()))
-        for kind in {kind.strip() for kind, _, _ in parts} - {""}:
+        sources = [row.get("price_sources"), row.get("prefill_sources")]
+        known = [own.kinds for own in sources if isinstance(own, PriceSources)]
+        for kinds in known:
+            for kind, names in kinds.items():
+                operations.setdefault(kind, {}).update(dict.fromkeys(names))
+        for kind in {kind for kinds in known for kind in kinds}:
             points[kind] = points.get(kind, 0) + 1
     yield Paragraph("Every operation has a price, and each price says where it comes from.")
     table = [

@@ -119,10 +119,8 @@ def _roofline_kinds(rows: Sequence[ResultRow]) -> list[str]:
     """Return the op kinds that some row prices by roofline, in decode or prefill."""
     kinds: set[str] = set()
     for row in rows:
-        for part in f"{row['price_sources']}; {row['prefill_sources']}".split("; "):
-            source, _, names = part.partition(": ")
-            if source == "roofline":
-                kinds |= set(names.split())
+        for sources in (row["price_sources"], row["prefill_sources"]):
+            kinds |= set(sources.kinds.get("roofline", ()) if sources else ())
     return sorted(kinds)
 
 
@@ -141,12 +139,10 @@ def _weak(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
     """Return by source the op kinds of a step that some row does not have measured."""
     kinds: dict[str, set[str]] = {}
     for row in rows:
-        if row["price_sources"] is None:
-            continue
-        for part in str(row["price_sources"]).split("; "):
-            source, _, names = part.partition(": ")
+        sources = row["price_sources"]
+        for source, names in sources.kinds.items() if sources else ():
             if source not in ("measured", "interpolated"):
-                kinds.setdefault(source, set()).update(names.split())
+                kinds.setdefault(source, set()).update(names)
     return {source: sorted(names) for source, names in kinds.items()}
 
 

@@ -18,6 +18,7 @@ from essim.results.column import (
     Rows,
     columns_in,
 )
+from essim.results.prices import PriceSources
 
 _Text: TypeAlias = str | None
 _Count: TypeAlias = int | None
@@ -253,9 +254,12 @@ class ResultRow(TypedDict, total=False):
         ),
     ]
     price_sources: Annotated[
-        _Text, Column("", "price sources", "every op kind under the worst source of its price")
+        PriceSources | None,
+        Column("", "price sources", "every op kind under the worst source of its price"),
     ]
-    prefill_sources: Annotated[_Text, Column("", "prefill sources", "the same of prefill")]
+    prefill_sources: Annotated[
+        PriceSources | None, Column("", "prefill sources", "the same of prefill")
+    ]
     engine: Annotated[str, Column("", "engine", "what computed it")]
     seed: Annotated[int, Column("", "seed", "of the CPU router's jitter and of the draws")]
 

@@ -13,6 +13,7 @@ from essim.engines import Finish
 from essim.engines.graph import Graph
 from essim.errors import InputError
 from essim.hardware.profile import HardwareProfile
+from essim.results.prices import PriceSources
 from essim.simulate.jitter import normals
 from essim.simulate.scenario import Scenario
 from essim.step.kinds import KINDS, Case, Point
@@ -42,7 +43,7 @@ class Sources:
         Share of the main stream's time whose price is measured or interpolated.
     """
 
-    text: str
+    text: PriceSources
     worst: dict[str, str]
     measured_frac: float
 
@@ -82,12 +83,8 @@ class Run:
             if kind in self.prices:
                 known = self.prices[kind].rank[:steps] < len(STRICT_SOURCES)
                 measured_s += seconds * float(known.mean())
-        texts = []
-        for source in SOURCES:
-            named = sorted(kind for kind, found in worst.items() if found == source)
-            if named:
-                texts.append(f"{source}: {' '.join(named)}")
-        return Sources("; ".join(texts), worst, measured_s / sum(times_s.values()))
+        text = PriceSources.of(worst, SOURCES)
+        return Sources(text, worst, measured_s / sum(times_s.values()))
 
     def main_stream_s(self, steps: int) -> dict[str, float]:
         """Return where a mean step goes on the main stream: seconds by kind, and `WAITING`."""

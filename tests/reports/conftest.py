@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from essim.results.prices import PriceSources
+
 ROUTINGS = {
     "gpu-target": 0.0,
     "gpu-target-fused": 0.031,
@@ -12,9 +14,12 @@ ROUTINGS = {
     "cpu-mid": 0.081,
     "gpu_side-mid": 0.056,
 }
-SOURCES = (
-    "measured: gemm attn_dense attn_sparse gather norm; interpolated: cpu_route summary_update; "
-    "roofline: rope embed"
+SOURCES = PriceSources(
+    {
+        "measured": ("gemm", "attn_dense", "attn_sparse", "gather", "norm"),
+        "interpolated": ("cpu_route", "summary_update"),
+        "roofline": ("rope", "embed"),
+    }
 )
 
 

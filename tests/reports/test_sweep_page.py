@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from essim.results.prices import PriceSources
 from reports.page import Chart, Details, Heading, Paragraph, Table
 from reports.sweep_page import sweep_blocks
 
@@ -68,11 +69,11 @@ def test_results_leave_out_what_is_equal_or_unknown(few: list[Row]) -> None:
 
 
 def test_price_sources_are_gathered(few: list[Row]) -> None:
-    few[0]["price_sources"] = "measured: gemm; roofline: rope"
-    few[0]["prefill_sources"] = "extrapolated: gemm"
+    few[0]["price_sources"] = PriceSources({"measured": ("gemm",), "roofline": ("rope",)})
+    few[0]["prefill_sources"] = PriceSources({"extrapolated": ("gemm",)})
     few[1]["price_sources"] = None
     rows = few[:3]
-    rows[2]["price_sources"] = "measured: norm gemm"
+    rows[2]["price_sources"] = PriceSources({"measured": ("norm", "gemm")})
     blocks = sweep_blocks(rows, [], "gpu-target", {})
     table = [b for b in blocks if isinstance(b, Table)][1]
     assert list(table.rows) == [
@@ -84,7 +85,7 @@ def test_price_sources_are_gathered(few: list[Row]) -> None:
         },
         {
             "price": "roofline",
-            "means": "computed from peak rates, not timed",
+            "means": "computed from peak rates and small kernels, not timed",
             "points": 1,
             "operations": "rope",
         },
