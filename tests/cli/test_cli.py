@@ -34,7 +34,7 @@ def test_run_prints_a_table_the_parts_and_a_verdict() -> None:
     weak = essim("sweep", SCENARIO, "--set", "workload.output_tokens=32", *batches)
     assert "points do not run" in weak.stdout
     (line,) = (line for line in weak.stdout.splitlines() if line.endswith(": compare with care."))
-    assert line.startswith("roofline (act ")
+    assert line.startswith("transferred (act ")
     assert "None" not in line
 
 

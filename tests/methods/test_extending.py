@@ -177,7 +177,8 @@ def test_an_op_kind_is_its_work_and_its_place_in_the_step(
     row, simulator = simulated(scenario_file(), *dense)
     base, _ = load_scenario(scenario_file(), ("workload.output_tokens=5", *dense))
     gpu = simulator.profile(base.hardware).spec.gpu
-    each_s = 3 * 4096 * 2 / gpu.bandwidth_bytes_per_s.value + gpu.launch_s.value
+    # Without a table it takes its bytes, and as long as the smallest measured kernel: 2 us.
+    each_s = 3 * 4096 * 2 / gpu.bandwidth_bytes_per_s.value + 2e-6
     assert row["step_s"] - before["step_s"] == pytest.approx(32 * each_s, rel=1e-6)
     assert row["exposed_routing_s"] == pytest.approx(exposed * each_s, rel=1e-6)
     assert "residual" in priced_names()["tables"]
