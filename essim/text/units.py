@@ -16,7 +16,7 @@ _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 UNITS: dict[str, dict[str, float]] = {
-    "seconds": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "ps": 1e-12},
+    "seconds": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "ps": 1e-12},
     "bytes": {f"{p}B": float(f) for p, f in (_DECIMAL | _BINARY).items()},
     "bytes/s": {f"{p}B/s": float(f) for p, f in (_DECIMAL | _BINARY).items()},
     "FLOP/s": {f"{p}FLOP/s": float(f) for p, f in _DECIMAL.items()},

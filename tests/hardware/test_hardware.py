@@ -102,7 +102,7 @@ def test_profiles_of_the_working_folder_come_first(tmp_path, monkeypatch, profil
     mine = tmp_path / "hardware_profiles" / "h200-sxm.yaml"
     mine.write_text(file.read_text())
     assert find_profile("h200-sxm", Path()).resolve() == mine
-    hints = {"h100": "Did you mean 'h100-sxm'", "no-such": "Known: a100-sxm-80gb, b200,"}
+    hints = {"h100": "Did you mean 'h100-sxm'", "no-such": "Known: a100-80gb, a100-sxm-80gb, b200,"}
     for name, hint in hints.items():
         with pytest.raises(ValueError, match=rf"no hardware profile '{name}' \(.*\)\. {hint}"):
             find_profile(name, Path())

@@ -48,3 +48,8 @@ def test_formats_for_people() -> None:
         "5.30 GiB",
         "-",
     ]
+
+
+def test_both_signs_of_micro_are_microseconds() -> None:
+    assert parse_quantity("1.5 \u00b5s", "seconds") == pytest.approx(1.5e-6)
+    assert parse_quantity("1.5 \u03bcs", "seconds") == pytest.approx(1.5e-6)

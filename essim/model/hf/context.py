@@ -29,9 +29,9 @@ class _Rope(Part):
 def context_tokens(source: Source, kind: str) -> int:
     """Return the longest sequence.
 
-    YaRN stretches the original context by its factor, which files leave to their users to write
-    into `max_position_embeddings`. Of other kinds the files hold the stretched context already,
-    or do not tell, which is said.
+    YaRN stretches the original context by its factor. Where `max_position_embeddings` is above the
+    original one, it is stretched already. Of other kinds the files hold the stretched context
+    already, or do not tell, which is said.
     """
     tokens = source.read(_Context).tokens
     if tokens is None:
@@ -47,7 +47,8 @@ def _stretched(source: Source, rope: _Rope, tokens: int, kind: str) -> int:
     if kind.startswith("gemma3") or rope.factor <= 1:
         return tokens
     if rope.kind == "yarn":
-        return max(tokens, int(rope.factor * (rope.original or tokens)))
+        original = rope.original or tokens
+        return tokens if tokens > original else int(rope.factor * original)
     if rope.kind in ("linear", "dynamic", "ntk") and (rope.original or tokens) >= tokens:
         source.warn(
             f"rope_scaling of type {rope.kind} is not applied: a context of {tokens} tokens taken"
