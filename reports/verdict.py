@@ -107,7 +107,10 @@ def _group_verdict(
                 for batch in batches
                 if (routing, batch, outputs[-1]) in table
             }
-            yield _break_even_sentence(routing, reference, at, again)
+            if at:
+                yield _break_even_sentence(routing, reference, at, again)
+            else:
+                yield f"{routing} does not run at {outputs[-1]} output tokens."
     for batch in [] if brief or len(routings) < 2 else batches:
         there = [row for (_, b, n), (_, row) in table.items() if (b, n) == (batch, outputs[-1])]
         if there:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from essim.cli.pages import sweep_sentences
+from essim.results.columns import COLUMNS
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
-from reports.verdict import machine_verdict, run_verdict
+from reports.verdict import machine_verdict, run_verdict, sweep_verdict
 
 
 def verdict(scenario_file, more: str = "", *overrides: str) -> list[str]:
@@ -66,6 +67,22 @@ def test_settings_are_told_apart_by_what_differs(scenario_file) -> None:
 def test_points_that_do_not_run_are_counted(scenario_file) -> None:
     more = "sweep: {workload.batch: [1, 1000]}\n"
     assert verdict(scenario_file, more)[-1].startswith("1 of 2 points do not run, such as: needs")
+
+
+def test_a_routing_that_does_not_run_at_the_longest_output_is_said() -> None:
+    def row(routing: str, anchor: str, output: int, rate: float | None):
+        found = dict.fromkeys(COLUMNS) | {"routing": routing, "anchor": anchor, "batch": 1}
+        found |= {"output_tokens": output, "decode_tokens_per_s": rate, "decode_gain_frac": 0.0}
+        return found | {"status": "ok" if rate else "infeasible", "reason": "too large"}
+
+    rows = [row("gpu-target", "target", output, 100.0) for output in (128, 8192)]
+    rows += [row("cpu-mid", "mid", 128, 120.0), row("cpu-mid", "mid", 8192, None)]
+    assert sweep_verdict(rows, ["gpu-target"] * 4, lambda i, batch, baseline: rows[i]) == [
+        "cpu-mid does not run at 8192 output tokens.",
+        "Fastest at batch 1 and 8192 output tokens: gpu-target, 100 tokens/s (unknown over dense "
+        "attention).",
+        "1 of 4 points do not run, such as: too large.",
+    ]
 
 
 def test_single_points(scenario_file) -> None:
