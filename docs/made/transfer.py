@@ -89,3 +89,17 @@ def source_errors() -> list[str]:
         ends = [f"{100 * (2.718281828459045 ** at[p] - 1):+.0f} %" for p in (5, 25, 75, 95)]
         rows.append([f"`{name}`", *ends, error["basis"], str(error["points"] or "-")])
     return table(("price", "5 %", "25 %", "75 %", "95 %", "rests on", "points"), rows)
+
+
+def public() -> list[str]:
+    """Return errors against public tables of other GPUs."""
+    wanted = ("gemm, rows <= 64", "gemm, rows > 64", "attn_dense of models")
+    kinds = dict(zip(wanted, ("GEMMs, up to 64 rows", "GEMMs, more", "attention"), strict=True))
+    rows = []
+    for row in csv_rows(ROOT / "reports" / "data" / "public-tables" / "carry.csv"):
+        if row["kind"] in kinds:
+            shown = ("bias", "median", "p90", "within_median", "within_p90")
+            numbers = [row[f"{name}_percent"] for name in shown]
+            rows.append([row["profile"], kinds[row["kind"]], row["framework"], *numbers])
+    head = ("profile", "op", "framework", "bias", "median", "p90", "median within", "p90 within")
+    return table(head, sorted(rows, key=lambda row: (row[0], row[1], row[2])))

@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from essim.errors import InputError
+from essim.errors import BadValueError, InputError
 from essim.hardware.profile import find_profile, load_profile
 from essim.hardware.spec import ProfileSpec
 from essim.text.files import is_there, write_files
@@ -60,8 +60,8 @@ def base_profile(name: str) -> Document:
     try:
         file = find_profile(name, Path())
     except ValueError as error:
-        message, _, hint = str(error).partition("; ")
-        raise InputError(message, hint, key="--from") from None
+        refused = BadValueError.of(error)
+        raise InputError(refused.message, refused.hint, key="--from") from None
     load_profile(file)
     return read_yaml(file)
 
@@ -152,8 +152,8 @@ def _sourced(option: str, text: str, cite: str | None, date: str, nominal: bool)
     try:
         value = parse_quantity(text, place.dimension)
     except ValueError as error:
-        message, _, hint = str(error).partition("; ")
-        raise InputError(message, hint[:1].upper() + hint[1:], key=f"--{option}") from None
+        refused = BadValueError.of(error)
+        raise InputError(refused.message, refused.hint, key=f"--{option}") from None
     if not 0 < value < float("inf"):
         raise InputError(f"{text!r} is not above zero", key=f"--{option}")
     whose = cite or "given to essim profile new"
