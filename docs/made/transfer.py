@@ -103,3 +103,20 @@ def public() -> list[str]:
             rows.append([row["profile"], kinds[row["kind"]], row["framework"], *numbers])
     head = ("profile", "op", "framework", "bias", "median", "p90", "median within", "p90 within")
     return table(head, sorted(rows, key=lambda row: (row[0], row[1], row[2])))
+
+
+def dense_steps() -> list[str]:
+    """Return dense decode steps as essim predicts them, beside a public tool's estimates."""
+    simulator, rows = Simulator(ROOT), []
+    for row in csv_rows(ROOT / "reports" / "data" / "public-tables" / "dense-steps.csv"):
+        load = {"batch": row["batch"], "input_tokens": row["input_tokens"], "output_tokens": "2"}
+        keys = ["selector={kind: dense}", f"hardware={row['profile']}"]
+        keys += [f"workload.{key}={value}" for key, value in load.items()]
+        base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", keys)
+        (found,) = simulator.rows([base])
+        step_s = found["step_s"]
+        ours = "does not fit" if step_s is None else f"{1e3 * step_s:.2f}"
+        theirs = [row[f"{name}_ms"] for name in ("vllm", "trtllm", "sglang")]
+        rows.append([row["profile"], row["batch"], row["input_tokens"], ours, *theirs])
+    head = ("profile", "batch", "context", "essim", "vllm", "trtllm", "sglang")
+    return table(head, sorted(rows, key=lambda row: row[0]))
