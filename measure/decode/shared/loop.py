@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -99,7 +100,7 @@ class Cache(Protocol):
         """Put a prompt's keys and values [G, tokens, D] into a sequence's first slots."""
 
 
-class DecodeRun:
+class DecodeRun(ABC):
     """A batch of sequences of equal length that decode together; leaving it closes it."""
 
     weights: Weights
@@ -153,14 +154,15 @@ class DecodeRun:
         self._sample(torch.cat(logits))
         return time.perf_counter() - start
 
+    @abstractmethod
     def summarise(self) -> None:
         """Build the page summaries of every routed layer from its cache."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _sample(self, logits: Tensor) -> None:
         """Take the newest tokens from logits [b, vocab]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Give back what the run holds."""
 
