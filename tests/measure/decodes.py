@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +51,3 @@ def essim(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, timeout=500, env=os.environ | environment
     )
-
-
-class Neighbours:
-    """What other programs take of this machine's cores from now on."""
-
-    def __init__(self) -> None:
-        self._start_s, self._others_s = time.monotonic(), others_s()
-
-    def cores(self) -> float:
-        """Return how many cores they took on average."""
-        return (others_s() - self._others_s) / (time.monotonic() - self._start_s)
-
-
-def others_s() -> float:
-    """Return the core seconds of everything but this program and those it has waited for."""
-    cpu = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
-    user, nice, system, _, _, irq, softirq, steal = (int(ticks) for ticks in cpu)
-    busy = user + nice + system + irq + softirq + steal
-    return busy / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])

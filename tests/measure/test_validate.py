@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is an extra")
 
-from decodes import Neighbours, essim  # noqa: E402
+from decodes import essim  # noqa: E402
 
 from essim.methods.selectors.rocketkv import RocketKV  # noqa: E402
 from essim.model.shape import ModelShape  # noqa: E402
@@ -191,33 +191,21 @@ sweep:
     - {kind: rocketkv, prompt_budget: 2048, page_tokens: 4, top_pages: 16, kv_block_tokens: 4}
   routing: [gpu-target, cpu-mid]
 """
-TOLERANCE_FRAC = 0.25
-# Main stream and router fill two cores: what other programs take of them lengthens steps.
-MOST_OTHERS_CORES = 0.25
-
-
-def judge(holds: bool, what: str, others_cores: float) -> None:
-    """Fail unless it holds; on a machine that is not free nothing is shown either way."""
-    if not holds and others_cores > MOST_OTHERS_CORES:
-        pytest.xfail(f"other programs took {others_cores:.2f} cores meanwhile; {what}")
-    assert holds, what
 
 
 @needs_two_cores
-def test_a_calibration_of_this_machine_predicts_its_real_steps(
-    calibrated: tuple[Path, float],
-) -> None:
-    measured, others_cores = calibrated
+def test_a_calibration_of_this_machine_prices_its_real_steps(measured: Path) -> None:
     (measured / "s.yaml").write_text(VALIDATED)
-    neighbours = Neighbours()
     done = essim("validate", "s.yaml", "--json", cwd=measured)
     assert done.returncode == 0, done.stderr
     pairs = json.loads(done.stdout)["pairs"]
     assert [pair["mode"] for pair in pairs] == ["dense", "gpu-target", "cpu-mid"]
-    # The quietest repetition: other programs only ever lengthen a step.
-    errors = {p["mode"]: p["predicted_s"] / p["measured_low_s"] - 1 for p in pairs}
-    holds = max(map(abs, errors.values())) <= TOLERANCE_FRAC
-    judge(holds, f"errors {errors}", max(others_cores, neighbours.cores()))
+    for pair in pairs:
+        assert pair["predicted_low_s"] < pair["predicted_s"] < pair["predicted_high_s"]
+        assert pair["error_frac"] == pytest.approx(pair["predicted_s"] / pair["measured_s"] - 1)
+    done = essim("sweep", "s.yaml", "--json", cwd=measured)
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["measured_frac"] for row in rows] == [1.0, 1.0, 1.0]
 
 
 # Many query heads over a long context in pages of one token make the router long; the MLP is there
@@ -231,32 +219,36 @@ WIDE = ModelShape(
     head_dim=64,
     ffn=8192,
     vocab=1000,
-    max_context_tokens=8300,
+    max_context_tokens=2100,
     weight_dtype="fp32",
     kv_dtype="fp32",
 )
-PAGES = RocketKV(prompt_budget=8192, page_tokens=1, top_pages=64, kv_block_tokens=1)
-BATCH, STEPS, ROUNDS = 2, 10, 2
+PAGES = RocketKV(prompt_budget=2048, page_tokens=1, top_pages=64, kv_block_tokens=1)
+STEPS = 8
 
 
-def quietest(mode: str, weights: Weights) -> tuple[float, float]:
-    """Return the least of some steps, and the least time of the router in one, in seconds."""
-    settings = Settings(WIDE, PAGES, mode, BATCH, 8300, rank=64, channels=64, trace=True)
+def answered_early(mode: str, weights: Weights) -> list[bool]:
+    """Whether each route of some steps was answered before the main stream came to wait for it."""
+    settings = Settings(WIDE, PAGES, mode, 2, 2100, rank=64, channels=64, trace=True)
+    found = []
     with CpuDecode(settings, weights) as loop:
-        loop.set_position(8192)
-        loop.steps(2)
-        steps, routers = [], []
+        loop.set_position(2048)
         for _ in range(STEPS):
-            steps.append(loop.step())
-            routers.append(sum(end - start for _, start, end, on in loop.events if on == "cpu"))
-    return min(steps), min(routers)
+            loop.step()
+            awaits = {name: start for name, start, _, on in loop.events if on == "gpu"}
+            found += [
+                end < awaits[name.replace("route", "await")]
+                for name, _, end, on in loop.events
+                if on == "cpu"
+            ]
+    return found
 
 
 @needs_two_cores
-def test_early_routing_on_the_cpu_hides_at_least_half_of_the_router() -> None:
-    weights, neighbours = Weights.random(WIDE, 0), Neighbours()
-    found = [[quietest(mode, weights) for mode in ("cpu-target", "cpu-mid")] for _ in range(ROUNDS)]
-    target_s, mid_s = (min(run[i][0] for run in found) for i in (0, 1))
-    router_s = min(run[0][1] for run in found)
-    what = f"{target_s} s, early {mid_s} s, router {router_s} s"
-    judge(target_s - mid_s >= router_s / 2, what, neighbours.cores())
+def test_an_early_route_is_answered_while_the_main_stream_goes_on() -> None:
+    """Which of two events came first is asked, not how long they took."""
+    weights = Weights.random(WIDE, 0)
+    late, early = (answered_early(mode, weights) for mode in ("cpu-target", "cpu-mid"))
+    assert len(late) == len(early) == STEPS * (WIDE.layers - 1)
+    assert not any(late)
+    assert any(early)
