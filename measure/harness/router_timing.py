@@ -9,6 +9,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
+from measure.kernels.cpu_router.abi import ROUTE_REQUEST, SPANS
 from measure.kernels.cpu_router.router import Router
 
 # Kinds of call: of a query, of a latent, and the same with only their reads.
@@ -33,6 +34,24 @@ def sample(
     if code != 0:
         raise RuntimeError(f"router bench failed with {code}")
     return seconds
+
+
+def spans_s(router: Router, last: int, count: int) -> npt.NDArray[np.float64]:
+    """When the first worker saw and the last one ended the `count` routes up to ticket `last`.
+
+    Returns
+    -------
+    Seconds of one clock, [count, 2]; at most `SPANS` routes are kept.
+    """
+    found = np.empty((SPANS, 2), np.int64)
+    router.lib.essim_spans(router.pool, ctypes.c_void_p(found.ctypes.data))
+    return found[np.arange(last - count + 1, last + 1) % SPANS].astype(np.float64) / 1e9
+
+
+def last_ticket(router: Router) -> int:
+    """Return the sequence of the last route that was asked for, by whoever asked."""
+    address = router.lib.essim_mailbox(router.pool) + ROUTE_REQUEST
+    return ctypes.c_uint32.from_address(address).value
 
 
 def sample_updates(

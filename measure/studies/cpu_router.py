@@ -131,7 +131,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--storage", choices=STORAGES, default="e5m2")
     parser.add_argument("--row-pages", type=int, default=65536)
     parser.add_argument("--prefetch-bytes", type=int, default=512 * 1024)
-    parser.add_argument("--prefetch-chunks", type=int, default=1)
+    parser.add_argument("--prefetch-chunks", type=int, default=3)
     parser.add_argument("--update", action="store_true", help="an update before each route")
     for name, value in (
         ("layers", 32),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from essim.errors import AbsentError, InputError
+from measure.harness.router_timing import last_ticket, spans_s
 from measure.kernels import numbers
 from measure.kernels.cpu_router.abi import ISAS, STORAGES, RouterShape
 from measure.kernels.cpu_router.library import available_isas, best_isa
@@ -73,7 +75,7 @@ def routers(draw: st.DrawFn) -> tuple[RouterShape, dict[str, Any], np.random.Gen
     group, kv_heads = draw(st.sampled_from([1, 3, 4, 5, 8, 16])), draw(st.sampled_from([1, 2, 3]))
     dim = draw(st.sampled_from([32, 64, 128]))
     shape = RouterShape(
-        layers=2,
+        layers=draw(st.sampled_from([2, 7])),  # with few layers no worker helps another
         batch=draw(st.integers(1, 3)),
         heads=group * kv_heads,
         kv_heads=kv_heads,
@@ -161,6 +163,44 @@ def test_a_route_equals_the_reference(isa: str, case: Any, kind: Any, data: st.D
     tokens = data.draw(st.lists(st.integers(1, 900), min_size=shape.batch, max_size=shape.batch))
     with Router(shape, isa=isa, **options) as router:
         check_route(router, kind, np.array(tokens, np.int32), rng)
+
+
+def test_more_sequences_than_a_tile_has_rows_equal_the_reference() -> None:
+    rng = np.random.default_rng(0)
+    shape = RouterShape(
+        layers=2,
+        batch=19,
+        heads=10,
+        kv_heads=2,
+        head_dim=64,
+        page_tokens=4,
+        capacity_tokens=600,
+        top_pages=20,
+        channels=48,
+        rank=64,
+        hidden=64,
+    )
+    with Router(shape, 2, pin=False) as router:
+        tokens = rng.integers(1, 600, shape.batch).astype(np.int32)
+        check_route(router, "latent", tokens, rng)
+
+
+def test_the_pool_says_when_it_saw_a_route_and_when_it_was_done() -> None:
+    shape = RouterShape(2, 1, 4, 2, 64, 4, 400, 8, 16)
+    one = np.array([300], np.int32)
+    with Router(shape, 2, pin=False) as router:
+        router.build(0, 0, normal(np.random.default_rng(0), 400, 2, 64))
+        assert last_ticket(router) == 0
+        start = time.monotonic()
+        for _ in range(3):
+            router.route(0, "query", np.full((1, 256), 0x3F80, np.uint16), one, one)
+        end = time.monotonic()
+        assert last_ticket(router) == 3
+        spans = spans_s(router, 3, 3)
+    assert spans.shape == (3, 2)
+    assert start < spans.min() < spans.max() < end
+    # One route is outstanding at a time: the next is seen when this one has ended.
+    assert (np.diff(spans.ravel()) >= 0).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -29,6 +29,7 @@ from measure.decode.shared.weights import Weights
 from measure.harness.gpu import require_gpu
 from measure.harness.hashes import gpu_decode_hash
 from measure.harness.machine import thread_count
+from measure.harness.router_timing import LATENT, READ_QUERY, sample
 from measure.kernels.cpu_router.abi import Pages
 from measure.kernels.handover.mailbox import GpuMailbox
 from measure.tables.gpu.machine import gpu_facts
@@ -36,6 +37,8 @@ from measure.tables.gpu.machine import gpu_facts
 MODEL = PRESETS["llama-3.1-8b"]
 PROMPT_BUDGET, PAGE_TOKENS, RANK, CHANNELS, SEED = 4096, 4, 128, 32, 0
 BATCHES, POSITIONS, ATTENDED = (1, 2, 4, 8, 16), (4480, 7424, 11520), (128, 256)
+# The state of the host: so many calls of each kind, idle as long before each as a table's.
+PROBE_CALLS, PROBE_IDLE_S = 200, 20e-6
 # Capacities are multiples of it: kernels are compiled for them.
 CAPACITY_TOKENS = 256
 # The published shortcut for 32 layers.
@@ -82,6 +85,7 @@ def make_plan(modes: Sequence[str] | None, quick: bool, steps: int | None) -> Pl
         },
         trace_step=runs.trace_step,
         group=_group,
+        host=lambda: runs.host,
     )
 
 
@@ -114,14 +118,22 @@ class _Placed:
 
 @dataclass
 class GroupRuns:
-    """Makes runs; those of the last group of cells are kept, and share caches and pool."""
+    """Makes runs; those of the last group of cells are kept, and share caches and pool.
+
+    Attributes
+    ----------
+    host
+        The state of the host before and after each group with a pool, see `_probe`.
+    """
 
     steps: int
     threads: int
     _of: object = None
+    _at: Cell | None = None
     _caches: dict[int, PagedKVCache] = field(default_factory=dict)
     _mailbox: GpuMailbox | None = None
     _runs: dict[str, GpuDecode] = field(default_factory=dict)
+    host: list[dict[str, float]] = field(default_factory=list)
 
     def run(self, cell: Cell) -> AbstractContextManager[Run]:
         """Return a cell's run, which leaving does not close."""
@@ -143,11 +155,26 @@ class GroupRuns:
     def release(self) -> None:
         """Free what the last group held."""
         if self._mailbox is not None:
-            torch.cuda.synchronize()
+            self._probe()
             self._mailbox.router.close()
         self._runs, self._caches, self._mailbox = {}, {}, None
         gc.collect()
         torch.cuda.empty_cache()
+
+    def _probe(self) -> None:
+        """Time routes on the group's pool as a table's are timed, and a read of their bytes."""
+        assert self._mailbox is not None
+        assert self._at is not None
+        torch.cuda.synchronize()
+        router, cell = self._mailbox.router, self._at
+        timed = {
+            name: sample(router, kind, cell.position_tokens, PROBE_IDLE_S, PROBE_CALLS)
+            for name, kind in (("route_s", LATENT), ("read_s", READ_QUERY))
+        }
+        self._mailbox.catch_up()
+        about = {"batch": cell.batch, "context_tokens": cell.position_tokens}
+        means = {name: float(seconds.mean()) for name, seconds in timed.items()}
+        self.host.append(about | {"threads": self.threads} | means)
 
     def _made(self, cell: Cell, *, trace: bool = False) -> GpuDecode:
         room = cell.position_tokens + self.steps + WARM_UP_STEPS
@@ -164,6 +191,8 @@ class GroupRuns:
             self._mailbox = make_mailbox(
                 weights(), cache, pages, self.threads, RANK, noise=SEED + 1
             )
+            self._at = cell
+            self._probe()
         settings = Settings(
             model=MODEL,
             selector=chosen,

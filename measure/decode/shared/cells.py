@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,8 @@ class Plan:
     group
         What cells have in common whose repetitions are made before the next group's: where setting
         up takes longer than measuring. By default all cells are one group.
+    host
+        Returns the state of the host so far, a row a look; ``host.csv`` beside the cells keeps it.
     """
 
     cells: tuple[Cell, ...]
@@ -79,6 +82,7 @@ class Plan:
     facts: dict[str, object]
     trace_step: Callable[[Cell], dict[str, Any]]
     group: Callable[[Cell], object] = lambda cell: None
+    host: Callable[[], Sequence[Mapping[str, float]]] = list
 
 
 def grid(
@@ -117,12 +121,32 @@ def run(plan: Plan, out_csv: Path, on_progress: Callable[[Progress], None]) -> N
         if plan.group(cell) == group
     ]
     cells = {tuple(_axes(cell, 0).values())[:-1]: cell for cell in plan.cells}
+    written = 0
+
+    def keep_host(progress: Progress) -> None:
+        nonlocal written
+        looks = plan.host()
+        _append(out_csv.with_name("host.csv"), looks[written:])
+        written = len(looks)
+        on_progress(progress)
+
     fill(
         ResultTable(out_csv, AXES, plan.source_hash),
         specs,
         lambda spec: _measure(spec, cells[tuple(spec.axes.values())[:-1]], plan),
-        on_progress,
+        keep_host,
     )
+
+
+def _append(file: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    if not rows:
+        return
+    fresh = not file.exists()
+    with file.open("a", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        if fresh:
+            writer.writeheader()
+        writer.writerows(rows)
 
 
 def _axes(cell: Cell, repetition: int) -> dict[str, Axis]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["query", "latent", "hidden"]
 
-ISAS = ("portable", "avx2", "avx512", "avx512bf16")
+ISAS = ("portable", "avx2", "avx512", "avx512bf16", "amx")
 STORAGES = ("e5m2", "bf16")
 KINDS = ("query", "latent", "hidden")
 MAX_BATCH, MAX_HEAD_DIM, MAX_GROUP = 64, 256, 16
@@ -150,7 +150,7 @@ class Layout(ctypes.Structure):
 
 ROUTE_REQUEST, UPDATE_REQUESTS, ROUTE_ANSWER, UPDATE_ANSWER = 0, 8, 64, 72
 ROUTE_ERROR, UPDATE_ERROR, STOP, ALIVE = 80, 84, 128, 192
-UPDATE_SLOTS = 4
+UPDATE_SLOTS, SPANS = 4, 4096
 
 
 def make_config(

@@ -163,6 +163,9 @@ void essim_choice(Pool* p, int sequence, int kv_head, int32_t* channels, float* 
 // Test hook: a worker that neither works nor beats, as if its thread had died.
 void essim_stall(Pool* p, int worker, int on) { p->worker(worker).stalled.store(on); }
 
+// When each of the last kSpans routes was seen and when it was done, by sequence.
+void essim_spans(Pool* p, Span* out) { memcpy(out, p->spans(), sizeof(Span) * kSpans); }
+
 // Fill the layers with plausible noise and write a random request, for timing.
 void essim_randomize(Pool* p, uint32_t seed) {
   const Config& c = p->c;

@@ -19,8 +19,10 @@ from measure.kernels.numbers import rope_table
 from measure.tables.cpu.flow import attention_conditions
 from measure.tables.cpu.plan import Plan, flow_bench, random, rotation
 
+# Held out are places at a usual number of threads, and some between numbers.
+_USUAL_THREADS, _THREADS_HELD_OUT = 8, 8
 # Enough calls for a 99th percentile, and as many as warming up may take.
-_ROUTER_CALLS, _WARM_UP_CALLS = 2000, 1000
+_ROUTER_CALLS, _WARM_UP_CALLS = 1000, 300
 
 
 def routing_benches(plan: Plan) -> list[Bench]:
@@ -107,8 +109,9 @@ def _router_bench(
     reference: str,
 ) -> Bench:
     held = {name: ticks for name, ticks in axes.items() if name != "threads"}
-    fixed = {"threads": plan.threads[:1]}
-    heldout = tuple(fixed_place(place, fixed) for place in held_out(plan.seed, held))
+    between = held_out(plan.seed, axes)[:_THREADS_HELD_OUT] if len(plan.threads) > 1 else ()
+    usual = min(plan.threads, key=lambda count: abs(count - _USUAL_THREADS))
+    heldout = *({"threads": usual} | dict(at) for at in held_out(plan.seed, held)), *between
     conditions = _conditions(plan) | {"projection_rank": [0, plan.rank], "summary_dtype": ["fp8"]}
     return Bench(
         table=table,
@@ -121,11 +124,6 @@ def _router_bench(
         reference=reference,
         holds_for=conditions | {"down_projection": ["none", "gpu"]},
     )
-
-
-def fixed_place(place: Place, fixed: dict[str, tuple[int, ...]]) -> Place:
-    """Return a place with the first tick of the fixed axes."""
-    return {name: ticks[0] for name, ticks in fixed.items()} | dict(place)
 
 
 def _cpu_route(plan: Plan) -> Bench:

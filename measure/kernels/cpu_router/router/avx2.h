@@ -1,6 +1,7 @@
 // AVX2 + FMA + F16C: e5m2 is widened to fp16 by a shift and to fp32 by vcvtph2ps.
 constexpr int kLanes = 8;
 #include "vector.inl"
+#include "reduce.inl"
 constexpr bool kScoresBf16 = false;
 constexpr int kBatchTile = 4, kHeadTile = 4;
 

@@ -4,6 +4,9 @@ constexpr int kLanes = 16;
 constexpr int kHeadTile = 4;
 
 inline vf larger(vf a, vf b) { return _mm512_max_ps(a, b); }
+inline float reduce_max(vf v) { return _mm512_reduce_max_ps(v); }
+inline float reduce_min(vf v) { return _mm512_reduce_min_ps(v); }
+inline float reduce_add(vf v) { return _mm512_reduce_add_ps(v); }
 inline vf exp2_fast(vf x) {
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return _mm512_scalef_ps(exp2_fraction(x - whole), whole);

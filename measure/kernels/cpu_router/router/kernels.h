@@ -27,7 +27,7 @@ struct Kernels {
   void (*choose)(const uint16_t* query, int heads, const SummaryShape&, int count, int storage,
                  Choice&, const TopK&);
   void (*select_pages)(float* scores, int64_t stride, const Choice&, int pages, int top,
-                       int32_t* out, const TopK&, Lines& coming);
+                       int32_t* out, const TopK&);
   void (*project)(const Project&, int first, int last);
   void (*down)(const uint16_t* rows, int first, int last, const uint16_t* hidden, int size,
                int batch, float eps, uint16_t* latent, int rank);

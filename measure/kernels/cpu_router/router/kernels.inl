@@ -58,12 +58,10 @@ void choose(const uint16_t* query, int heads, const SummaryShape& shape, int cou
 // Softmax over the pages of each head, sum over the heads, top pages (steps 4 and 5). scores holds
 // heads + 1 rows of `stride`; the last row receives the group's sums.
 void select_pages(float* scores, int64_t stride, const Choice& c, int pages, int top, int32_t* out,
-                  const TopK& scratch, Lines& coming) {
+                  const TopK& scratch) {
   const int padded = (pages + kChunk - 1) / kChunk * kChunk;
   float* group = scores + c.heads * stride;
   float weight[kMaxGroup];
-  // Spread the coming lines over the exponentials, which leave the memory idle.
-  const int pulls = coming.rows * coming.lines / (c.heads * padded / (4 * kLanes)) + 1;
   for (int h = 0; h < c.heads; ++h) {
     float* row = scores + h * stride;
     for (int i = pages; i < padded; ++i) row[i] = -3e38f;
@@ -74,7 +72,6 @@ void select_pages(float* scores, int64_t stride, const Choice& c, int pages, int
     const vf coefficient = splat(c.coefficient[h]), offset = splat(peak * c.coefficient[h]);
     vf sum[4] = {};
     for (int i = 0; i < padded; i += 4 * kLanes) {
-      coming.pull(pulls);
       for (int j = 0; j < 4; ++j) {
         vf e = exp2_fast(load(row + i + j * kLanes) * coefficient - offset);
         store(row + i + j * kLanes, e);
@@ -187,8 +184,8 @@ void score(const uint8_t* unit, const SummaryShape& shape, int storage, const Ch
            int last, float* scores, int64_t stride, int ahead) {
   for (int page = first; page < last; page += kChunk) {
     const uint8_t* base = unit + shape.page(page);
-    const int coming = page + ahead * kChunk;
-    const uint8_t* next = coming < last ? unit + shape.page(coming) : nullptr;
+    const int later = page + ahead * kChunk;
+    const uint8_t* next = later < last ? unit + shape.page(later) : nullptr;
     for (int h = 0; h < c.heads; h += kHeadTile) {
       const int heads = c.heads - h < kHeadTile ? c.heads - h : kHeadTile;
       float* out = scores + h * stride + page;

@@ -15,7 +15,8 @@ constexpr int kRing = 4;            // updates that may be outstanding
 enum Storage : int32_t { kE5m2 = 0, kBf16 = 1 };
 // The last two only read what a route from a query or a latent reads: the bandwidth to compare with.
 enum Kind : int32_t { kQuery = 0, kLatent = 1, kHidden = 2, kReadQuery = 3, kReadLatent = 4 };
-enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
+enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3,
+                     kAmx = 4 };
 enum Error : int32_t { kOk = 0, kBadLayer = 1, kBadTokens = 2, kBadPosition = 3, kBadKind = 4,
                        kOverrun = 5 };
 
@@ -111,19 +112,6 @@ struct Choice {
 };
 constexpr int32_t kReadsMax = 1 << 30;
 
-// Lines of the next scan, pulled into L2 a few at a time between arithmetic.
-struct Lines {
-  const uint8_t* base = nullptr;   // chunk 0 of the pages to come
-  const uint32_t* offset = nullptr;
-  int rows = 0, row = 0, lines = 0, line = 0;
-
-  void pull(int count) {
-    for (; count > 0 && row < rows; --count) {
-      __builtin_prefetch(base + offset[row] + 64 * line, 0, 2);
-      if (++line == lines) line = 0, ++row;
-    }
-  }
-};
 // e5m2 bits moved into a bf16 are too small by 2^112; 2^96 of it goes into the query, which keeps
 // the query finite, and 2^16 into the coefficient.
 constexpr int kQueryShift = 96, kScoreShift = 16;

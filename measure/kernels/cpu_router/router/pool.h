@@ -1,13 +1,15 @@
 // The server: T pinned threads that poll the mailbox's request words and run each job together.
-// There is no dispatcher and no global barrier. Work is cut in advance into equal shares of
-// (KV head, sequence, chunk of pages), KV-head-major, so that with T dividing the KV heads a thread
-// projects, scores and selects its own heads alone. Where a share ends inside a KV head, the last
-// thread to finish a part of it selects the pages.
+// There is no dispatcher and no global barrier. A route is tasks: query heads to project, then
+// parts of (KV head, sequence) to score. They are cut in advance into equal ranges, KV-head-major, so
+// that with T dividing the KV heads a thread works on its own heads; one that is done helps the
+// slowest (`Ranges`). Who finishes the last part of a unit selects its pages, who finishes the last
+// unit answers.
 #pragma once
 #include <pthread.h>
 
-#include <chrono>
+#include <algorithm>
 
+#include "ranges.h"
 #include "store.h"
 #include "worker.h"
 
@@ -26,7 +28,8 @@ class Pool {
         own_box_(mailbox ? 0 : layout_.total), units_(c.batch * c.kv_heads),
         stride_(align_up((c.capacity_tokens + c.page_tokens - 1) / c.page_tokens, kChunk) + 16),
         shared_scores_(int64_t(units_) * unit_scores() * 4), choices_(new Choice[size_t(units_)]),
-        parts_(new Counter[size_t(units_)]), projected_(new Counter[size_t(c.kv_heads)]),
+        pieces_(pieces()), parts_(new Counter[size_t(units_)]),
+        projected_(new Counter[size_t(c.kv_heads)]), projections_(c.threads), scorings_(c.threads),
         query_(int64_t(c.batch) * c.heads * c.head_dim * 2), latent_(int64_t(c.batch) * c.rank * 2),
         workers_(new Worker[size_t(c.threads)]) {
     prefetch_bytes = c.prefetch_bytes;
@@ -34,6 +37,7 @@ class Pool {
     box = mailbox ? static_cast<Mailbox*>(mailbox) : own_box_.at<Mailbox>();
     memset(static_cast<void*>(box), 0, size_t(layout_.total));
     box->alive.store(uint32_t(c.threads));
+    open_round(1);
     for (int t = 0; t < c.threads; ++t) start(t);
   }
 
@@ -53,6 +57,7 @@ class Pool {
   Worker& worker(int t) { return workers_[t]; }
   const uint16_t* query() const { return query_.at<uint16_t>(); }
   const Choice& choice(int unit) const { return choices_[unit]; }
+  const Span* spans() const { return spans_.get(); }
   const float* scores(int unit) const { return shared_scores_.at<float>(unit * unit_scores()); }
   int64_t stride() const { return stride_; }
 
@@ -67,8 +72,13 @@ class Pool {
   const int64_t stride_;
   Memory shared_scores_;
   std::unique_ptr<Choice[]> choices_;
+  const int pieces_;                   // that a unit is cut into
   std::unique_ptr<Counter[]> parts_, projected_;
-  Counter latents_;
+  Ranges projections_, scorings_;      // tasks: query heads; units * pieces_
+  Counter latents_, scored_;           // of the rank; tasks of scoring
+  std::atomic<uint32_t> round_{0}, completed_{0};   // the open round; sequence of the last one
+  std::atomic<int64_t> begun_ns_{0};
+  std::unique_ptr<Span[]> spans_{new Span[kSpans]()};
   Memory query_, latent_;
   std::unique_ptr<Worker[]> workers_;
 
@@ -77,14 +87,36 @@ class Pool {
     return {total * t / c.threads, total * (t + 1) / c.threads};
   }
 
+  // Few units are cut so that all workers have much the same. What a piece costs beyond its scan is
+  // about 0.15 of a unit.
+  int pieces() const {
+    int best = 1;
+    double least = 1e9;
+    for (int pieces = 1; pieces <= 4; ++pieces) {
+      const int rounds = (units_ * pieces + c.threads - 1) / c.threads;
+      const double time = rounds * (1.0 / pieces + 0.15);
+      if (time < least) least = time, best = pieces;
+    }
+    return best;
+  }
+
+  // Nobody may take tasks of a round before it is open, or of an earlier one after.
+  void open_round(uint32_t round) {
+    for (int g = 0; g < c.kv_heads; ++g) projected_[g].value.store(0, std::memory_order_relaxed);
+    latents_.value.store(0, std::memory_order_relaxed);
+    scored_.value.store(0, std::memory_order_relaxed);
+    begun_ns_.store(0, std::memory_order_relaxed);
+    projections_.cut(round, c.heads);
+    scorings_.cut(round, int64_t(units_) * pieces_);
+    round_.store(round, std::memory_order_release);
+  }
+
   void start(int t) {
     Worker& w = workers_[t];
     w.beats = &part<Heartbeat>(layout_.heartbeat)[t].beats;
     const int64_t longest = stride_ > kMaxDim ? stride_ : kMaxDim;
     new (&w.scores) Memory(unit_scores() * 4);
     new (&w.candidates) Memory((longest + kChunk) * 8);
-    for (auto& choice : w.choice) choice.reset(new Choice);
-    w.parts.reserve(size_t(units_));
     w.thread = std::thread([this, t] { run(t); });
     if (!c.pin) return;
     cpu_set_t allowed, one;
@@ -106,7 +138,7 @@ class Pool {
 
   void run(int t) {
     Worker& w = workers_[t];
-    Unanswered route_left, update_left;   // only the first worker's are ever open
+    Unanswered update_left;   // only the first worker's is ever open
     uint32_t routed = 0, updated = 0;
     int64_t to_prefetch = 0, prefetched = 0;
     int prefetch_layer = 0;
@@ -114,20 +146,18 @@ class Pool {
       w.beat();
       while (w.stalled.load(std::memory_order_relaxed))
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      // The round first: a request that was answered meanwhile must not be taken for its next one.
+      const uint32_t round = round_.load(std::memory_order_acquire);
       const Job r = decode(box->route_request.load(std::memory_order_acquire));
       if (r.sequence != routed) {
         routed = r.sequence;
-        const int32_t error = check_route(r);
-        if (!error) r.kind < kReadQuery ? route(r, t) : read_only(r, t);
-        w.route_done.store(r.sequence, std::memory_order_release);
-        route_left = {t == 0, r.sequence, error};
+        if (completed_.load(std::memory_order_acquire) != r.sequence) route(r, round, t);
         // Layers come in order; the first is dense and never routed.
         prefetch_layer = r.layer + 1 < c.layers ? r.layer + 1 : 1 % c.layers;
         to_prefetch = prefetch_bytes;
         prefetched = w.spins = 0;
       }
-      answer(route_left, &Worker::route_done, box->route_error, box->route_answer);
-      answer(update_left, &Worker::update_done, box->update_error, box->update_answer);
+      answer(update_left);
       const int slot = (updated + 1) % kRing;
       const Job u = decode(box->update_request[slot].load(std::memory_order_acquire));
       if (!update_left.open && int32_t(u.sequence - updated) > 0) {
@@ -137,7 +167,7 @@ class Pool {
         w.update_done.store(u.sequence, std::memory_order_release);
         update_left = {t == 0, u.sequence, error};
         w.spins = 0;
-      } else if (route_left.open || update_left.open) {
+      } else if (update_left.open) {
         w.idle();
       } else if (prefetched < to_prefetch) {
         prefetched = prefetch(prefetch_layer, t, prefetched, to_prefetch);
@@ -155,19 +185,24 @@ class Pool {
   };
 
   // Each worker reports on its own line; the first answers once all have. It looks, and never
-  // waits: another worker may be inside a route that needs a share of the first's.
-  void answer(Unanswered& left, std::atomic<uint32_t> Worker::*done,
-              std::atomic<int32_t>& error_word, std::atomic<uint64_t>& answer_word) {
+  // waits: another worker may be inside a route that needs a task of the first's.
+  void answer(Unanswered& left) {
     if (!left.open) return;
     for (int i = 1; i < c.threads; ++i)
-      if (int32_t((workers_[i].*done).load(std::memory_order_acquire) - left.sequence) < 0) return;
-    if (done == &Worker::route_done) {
-      latents_.value.store(0, std::memory_order_relaxed);
-      for (int g = 0; g < c.kv_heads; ++g) projected_[g].value.store(0, std::memory_order_relaxed);
-    }
+      if (int32_t(workers_[i].update_done.load(std::memory_order_acquire) - left.sequence) < 0)
+        return;
     left.open = false;
-    error_word.store(left.error, std::memory_order_relaxed);
-    answer_word.store(left.sequence, std::memory_order_release);
+    box->update_error.store(left.error, std::memory_order_relaxed);
+    box->update_answer.store(left.sequence, std::memory_order_release);
+  }
+
+  // The route is over: the next round is open before its request can come.
+  void answer_route(const Job& j, uint32_t round, int32_t error) {
+    spans_[j.sequence % kSpans] = {begun_ns_.load(std::memory_order_relaxed), now_ns()};
+    completed_.store(j.sequence, std::memory_order_release);
+    open_round(round + 1);
+    box->route_error.store(error, std::memory_order_relaxed);
+    box->route_answer.store(j.sequence, std::memory_order_release);
   }
 
   int32_t check_route(const Job& j) const {
@@ -223,7 +258,8 @@ class Pool {
     return wait_for(latents_, c.rank, t);
   }
 
-  void make_queries(const Job& j, int t) {
+  // The queries of some heads, all sequences at once.
+  void make_queries(const Job& j, uint32_t round, int t) {
     const float* cosine[kMaxBatch];
     const float* sine[kMaxBatch];
     for (int s = 0; s < c.batch; ++s) {
@@ -233,78 +269,75 @@ class Pool {
     const Project p{store.up_of(j.layer),
                     j.kind == kLatent ? part<uint16_t>(layout_.input) : latent_.at<uint16_t>(),
                     cosine, sine, query_.at<uint16_t>(), c.batch, c.heads, c.head_dim, c.rank};
-    const int64_t per_group = store.items / c.kv_heads;
-    const Share mine = share(store.items, t);
-    for (int64_t first = mine.first; first < mine.last;) {
-      const int64_t g = first / per_group;
-      const int64_t last = (g + 1) * per_group < mine.last ? (g + 1) * per_group : mine.last;
-      k_.project(p, int(first), int(last));
-      projected_[g].value.fetch_add(last - first, std::memory_order_release);
-      first = last;
+    const int per_head = c.head_dim / 32;
+    for (;;) {
+      int head = projections_.take(round, t);
+      if (head < 0) head = projections_.steal(round, [](int) { return true; });
+      if (head < 0) return;
+      k_.project(p, head * per_head, (head + 1) * per_head);
+      projected_[head / store.group].value.fetch_add(1, std::memory_order_release);
     }
   }
 
-  void route(const Job& j, int t) {
+  // Chunks [first, last) of the pages of a unit.
+  Part part_of(int task) const {
+    const int unit = task / pieces_, piece = task % pieces_, g = unit / c.batch, s = unit % c.batch;
+    const int pages = pages_of(part<int32_t>(layout_.context_tokens)[s]);
+    const int chunks = (pages + kChunk - 1) / kChunk;
+    return {g, s, chunks * piece / pieces_, chunks * (piece + 1) / pieces_, chunks, pages};
+  }
+
+  void route(const Job& j, uint32_t round, int t) {
+    const int32_t error = check_route(j);
+    if (error) {
+      if (t == 0) answer_route(j, round, error);
+      return;
+    }
+    int64_t unseen = 0;
+    begun_ns_.compare_exchange_strong(unseen, now_ns(), std::memory_order_relaxed);
     if (j.kind == kHidden && !make_latents(j, t)) return;
-    if (j.kind != kQuery) make_queries(j, t);
-    const int32_t* tokens = part<int32_t>(layout_.context_tokens);
-    int64_t start[kMaxBatch + 1] = {};   // chunks before a sequence, within one KV head
-    for (int s = 0; s < c.batch; ++s)
-      start[s + 1] = start[s] + (pages_of(tokens[s]) + kChunk - 1) / kChunk;
-    const int64_t per_head = start[c.batch];
-    const Share mine = share(per_head * c.kv_heads, t);
-    if (t == 0) fill_empty(tokens);
+    if (j.kind == kLatent || j.kind == kHidden) make_queries(j, round, t);
+    // Keys of a layer are taken in by their unit's own worker. Another's may be behind, but never by
+    // more updates than may be outstanding: with fewer layers than that it is not helped.
+    const bool helps = c.layers - 1 > kRing;
     Worker& w = workers_[t];
-    w.parts.clear();
-    for (int64_t at = mine.first; at < mine.last;) {
-      const int g = int(at / per_head);
-      int s = 0;
-      while (start[s + 1] <= at % per_head) ++s;
-      const int64_t base = g * per_head + start[s], end = g * per_head + start[s + 1];
-      const int64_t last = end < mine.last ? end : mine.last;
-      w.parts.push_back({g, s, int(at - base), int(last - base), int(end - base),
-                         pages_of(tokens[s])});
-      at = last;
-    }
-    // The next part's channels are chosen before this part's pages, so that its rows can be on
-    // their way meanwhile.
-    const size_t count = w.parts.size();
-    if (count && !choose(j, t, w.parts[0], *w.choice[0])) return;
-    for (size_t i = 0; i < count; ++i) {
-      const Part& part = w.parts[i];
-      Choice& choice = *w.choice[i % 2];
-      float* scores = score(j, t, part, choice);
-      Lines coming;
-      if (i + 1 < count) {
-        Choice& next = *w.choice[(i + 1) % 2];
-        if (!choose(j, t, w.parts[i + 1], next)) return;
-        if (prefetch_chunks) coming = lines_of(j, w.parts[i + 1], next);
+    for (;;) {
+      int task = scorings_.take(round, t);
+      if (task < 0 && helps) task = scorings_.steal(round, [](int) { return true; });
+      if (task < 0) return;
+      const Part part = part_of(task);
+      if (j.kind >= kReadQuery) {
+        read_only(j, part);
+      } else if (part.pages == 0) {
+        std::fill_n(indices(part.g, part.s), c.top_pages, -1);
+      } else {
+        if (!choose(j, t, part, w.choice)) return;
+        float* scores = score(j, t, part, w.choice);
+        if (completes(part))
+          k_.select_pages(scores, stride_, w.choice, part.pages, c.top_pages,
+                          indices(part.g, part.s), scratch(w));
       }
-      if (completes(part))
-        k_.select_pages(scores, stride_, choice, part.pages, c.top_pages, indices(part.g, part.s),
-                        scratch(w), coming);
+      const int64_t all = int64_t(units_) * pieces_;
+      if (scored_.value.fetch_add(1, std::memory_order_acq_rel) + 1 == all)
+        return answer_route(j, round, kOk);
     }
   }
 
-  // Read the bytes of this worker's share of a route, contiguously, and do nothing else.
-  void read_only(const Job& j, int t) {
+  // Read the bytes of a part, contiguously, and do nothing else.
+  void read_only(const Job& j, const Part& p) {
     uint64_t sum = 0;
-    const Share items = share(store.items, t), units = share(units_, t);
-    const int64_t item_bytes = int64_t(c.rank) * 64;
+    const int64_t weights = int64_t(store.items) * c.rank * 64 / (int64_t(units_) * pieces_);
     const uint8_t* up = reinterpret_cast<const uint8_t*>(store.up_of(j.layer));
-    if (j.kind == kReadLatent)
-      sum += k_.read_all(up + items.first * item_bytes, (items.last - items.first) * item_bytes);
+    const int unit = p.g * c.batch + p.s;
+    if (j.kind == kReadLatent) sum += k_.read_all(up + unit * pieces_ * weights, weights);
     const SummaryShape& shape = store.shape;
-    for (int64_t u = units.first; u < units.last; ++u) {
-      const int g = int(u / c.batch), s = int(u % c.batch);
-      const int pages = pages_of(part<int32_t>(layout_.context_tokens)[s]);
-      for (int page = 0; page < pages; page += shape.row_pages) {
-        const int last = page + shape.row_pages < pages ? shape.row_pages : pages - page;
-        sum += k_.read_all(store.summary(j.layer, g, s) + shape.page(page),
-                           int64_t(c.channels) * last * shape.element);
-      }
+    const int first = p.first * kChunk, end = p.last * kChunk < p.pages ? p.last * kChunk : p.pages;
+    for (int page = first; page < end; page += shape.row_pages) {
+      const int last = page + shape.row_pages < end ? shape.row_pages : end - page;
+      sum += k_.read_all(store.summary(j.layer, p.g, p.s) + shape.page(page),
+                         int64_t(c.channels) * last * shape.element);
     }
-    latents_.value.fetch_add(int64_t(sum & 1), std::memory_order_relaxed);   // keeps the sum alive
+    workers_[0].read.fetch_add(sum & 1, std::memory_order_relaxed);   // keeps the sum alive
   }
 
   // Pages that compete: all before the tail page, which is always kept.
@@ -314,13 +347,6 @@ class Pool {
     return part<int32_t>(layout_.indices) + (int64_t(s) * c.kv_heads + g) * c.top_pages;
   }
 
-  void fill_empty(const int32_t* tokens) const {
-    for (int s = 0; s < c.batch; ++s)
-      if (pages_of(tokens[s]) == 0)
-        for (int g = 0; g < c.kv_heads; ++g)
-          for (int i = 0; i < c.top_pages; ++i) indices(g, s)[i] = -1;
-  }
-
   TopK scratch(const Worker& w) const {
     const int64_t longest = stride_ > kMaxDim ? stride_ : kMaxDim;
     return {w.candidates.at<float>(), w.candidates.at<int32_t>(longest + kChunk)};
@@ -328,7 +354,7 @@ class Pool {
 
   // Channels of a part, once its query is there; false on stop.
   bool choose(const Job& j, int t, const Part& p, Choice& choice) {
-    if (j.kind != kQuery && !wait_for(projected_[p.g], store.items / c.kv_heads, t)) return false;
+    if (j.kind != kQuery && !wait_for(projected_[p.g], store.group, t)) return false;
     const uint16_t* queries =
         j.kind == kQuery ? part<uint16_t>(layout_.input) : query_.at<uint16_t>();
     k_.choose(queries + (int64_t(p.s) * c.heads + p.g * store.group) * c.head_dim, store.group,
@@ -349,19 +375,6 @@ class Pool {
     return scores;
   }
 
-  // The rows of a part, as far as they lie in its first block.
-  Lines lines_of(const Job& j, const Part& p, const Choice& choice) const {
-    const SummaryShape& shape = store.shape;
-    const int first = p.first * kChunk, left = shape.row_pages - first % shape.row_pages;
-    const int pages = (p.last - p.first) * kChunk;
-    Lines lines;
-    lines.base = store.summary(j.layer, p.g, p.s) + shape.page(first);
-    lines.offset = choice.offset;
-    lines.rows = choice.count;
-    lines.lines = int((pages < left ? pages : left) * shape.element / 64);
-    return lines;
-  }
-
   // Whether every part of this unit is scored now.
   bool completes(const Part& p) {
     if (p.whole()) return true;
@@ -375,14 +388,14 @@ class Pool {
   // Idle: pull the next layer's share into this core's L2, weights first, a few lines a call so
   // that a request is seen at once. Returns how far it came.
   int64_t prefetch(int layer, int t, int64_t done, int64_t limit) const {
-    const Share items = share(store.items, t), units = share(units_, t);
-    const int64_t item_bytes = int64_t(c.rank) * 64;
-    const int64_t weights = (items.last - items.first) * item_bytes;
+    const Share heads = share(c.heads, t), units = share(units_, t);
+    const int64_t head_bytes = int64_t(c.rank) * c.head_dim * 2;
+    const int64_t weights = (heads.last - heads.first) * head_bytes;
     const int64_t total = weights + (units.last - units.first) * store.shape.unit;
     if (limit > total) limit = total;
     const int64_t stop = done + 1024 < limit ? done + 1024 : limit;
     const uint8_t* up = reinterpret_cast<const uint8_t*>(store.up_of(layer)) +
-                        items.first * item_bytes;
+                        heads.first * head_bytes;
     const uint8_t* summary = store.summaries.at((store.units(layer) + units.first) *
                                                 store.shape.unit);
     for (; done < stop; done += 64)

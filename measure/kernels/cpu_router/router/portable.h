@@ -1,6 +1,7 @@
 // Plain C++ with short vectors: any x86-64 (and the reading copy of the algorithms).
 constexpr int kLanes = 4;
 #include "vector.inl"
+#include "reduce.inl"
 constexpr bool kScoresBf16 = false;
 constexpr int kBatchTile = 4, kHeadTile = 4;
 

@@ -37,13 +37,16 @@ inline void top_k(const float* values, int n, int k, int32_t* out, const TopK& c
   uint32_t low = bits_of(floor), high = bits_of(top);   // the k-th value is in [low, high]
   int at_least = found;
   while (low < high && at_least != k) {
-    uint32_t middle = low + (high - low + 1) / 2;
-    int count = count_at_least(c.value, found, middle);
-    if (count >= k) {
-      low = middle;
-      at_least = count;
-    } else {
-      high = middle - 1;
+    // Three thresholds at once: their counts do not wait for each other, and none is guessed.
+    const uint32_t quarter = (high - low) / 4;
+    const uint32_t at[3] = {low + quarter + 1, low + 2 * quarter + 1, low + 3 * quarter + 1};
+    for (const uint32_t threshold : at) {
+      const int count = count_at_least(c.value, found, threshold);
+      const bool enough = count >= k;
+      const uint32_t below = threshold - 1 < high ? threshold - 1 : high;
+      low = enough ? threshold : low;
+      at_least = enough ? count : at_least;
+      high = enough ? high : below;
     }
   }
   float threshold;

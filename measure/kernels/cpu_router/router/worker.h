@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -18,6 +19,15 @@ inline void relax(int& spins) {
   else __builtin_ia32_pause();
 }
 
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// When the first worker saw a route and when the last was done.
+struct Span { int64_t seen_ns, done_ns; };
+constexpr int kSpans = 4096;   // that are kept, by sequence
+
 struct alignas(64) Counter { std::atomic<int64_t> value{0}; };
 
 // Chunks [first, last) of the pages of one (sequence, KV head).
@@ -27,14 +37,14 @@ struct Part {
 };
 
 struct alignas(64) Worker {
-  std::atomic<uint32_t> route_done{0}, update_done{0};   // sequence of the last finished job
+  std::atomic<uint32_t> update_done{0};                  // sequence of the last one
   std::atomic<bool> stalled{false};                      // test hook: stop working and beating
   std::atomic<uint64_t>* beats = nullptr;                // its heartbeat in the mailbox
   uint64_t beat_count = 0;
   int spins = 0;
   Memory scores, candidates;
-  std::unique_ptr<Choice> choice[2];
-  std::vector<Part> parts;
+  Choice choice;
+  std::atomic<uint64_t> read{0};
   std::thread thread;
 
   void beat() {
