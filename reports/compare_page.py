@@ -11,7 +11,7 @@ from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 from reports.step_page import step_figure
 from reports.sweep_page import flat
 
-_ERRORS = ("cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell")
+_ERRORS = ("cells", "unsteady_cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell")
 _OPS = ("kind", "predicted_ops", "real_ops", "predicted_s", "real_s", "error_s", "error_frac")
 _TRACED = (
     "Mean duration of an op by kind. Tracing itself lengthens each real op by a stamp, about a "
@@ -26,6 +26,7 @@ def compare_blocks(
     steps: Sequence[Mapping[str, Any]],
     sentences: Sequence[str],
     manifest: Mapping[str, object],
+    more: Sequence[str] = (),
 ) -> list[Block]:
     """Compose the page.
 
@@ -41,9 +42,13 @@ def compare_blocks(
         What the comparison found.
     manifest : mapping
         Versions, settings; may be nested.
+    more : sequence of str
+        Sentences that are folded away.
     """
     pairs: Rows = result["pairs"]
     blocks: list[Block] = [Paragraph(text, "verdict") for text in sentences]
+    if more:
+        blocks.append(Details("More in sentences", [Paragraph(text) for text in more]))
     blocks += [Heading("Parity"), Chart(parity(pairs))]
     blocks += [Heading("Errors by mode")]
     blocks += [Table(result["errors"], ["mode", *_budget(result["errors"]), *_ERRORS])]

@@ -74,7 +74,7 @@ def step_blocks(
         Heading("One decode step"),
         Chart(step_figure(rows, title)),
         Heading("Where a mean step goes on the main stream"),
-        Table(list(parts), ["part", "time_s", "share_frac", "source"]),
+        Table(list(parts), ["part", "time_s", "share_frac", "achieved_bytes_per_s", "source"]),
         Details("Every op", [Table(list(rows), list(rows[0]) if rows else [])]),
         Details("Versions and digests", [Table(_entries(manifest), ["key", "value"])]),
     ]

@@ -40,6 +40,7 @@ def sweep_blocks(
     baseline: str,
     manifest: Mapping[str, object],
     by: Sequence[str] = (),
+    more: Sequence[str] = (),
 ) -> list[Block]:
     """Compose the page of a sweep.
 
@@ -55,6 +56,8 @@ def sweep_blocks(
         Versions, digests and the like; may be nested.
     by : sequence of str
         Swept columns beyond model, hardware, selector, routing, batch and token counts.
+    more : sequence of str
+        Sentences that are folded away.
 
     Returns
     -------
@@ -63,6 +66,8 @@ def sweep_blocks(
     """
     blocks: list[Block] = [Paragraph(text, "lead") for text in _summary(rows, by)]
     blocks += [Paragraph(sentence, "verdict") for sentence in verdict_sentences]
+    if more:
+        blocks.append(Details("More in sentences", [Paragraph(text) for text in more]))
     for heading, figures in sweep_figures(rows, baseline, by).items():
         if figures:
             blocks += [Heading(heading), *(Chart(figure) for figure in figures)]

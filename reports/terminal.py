@@ -14,22 +14,22 @@ from rich.table import Table
 
 from essim.results.column import AnyRow, Row
 from essim.results.columns import ResultRow, differing
+from essim.results.notes import QUALITY_NOTE, gains_over_others
 from essim.results.tables import column
-from essim.text.units import format_bytes, format_seconds
+from essim.text.units import format_bytes
+from reports.by_batch import ByBatch, by_batch
+from reports.verdict import Verdict
 
 # A longer table is cut to the shortest and longest output length, then to this many rows.
 _MOST_ROWS = 60
-
-# Below this share of measured time a table comes with a warning.
-_MEASURED_ENOUGH = 0.8
 
 _RESULTS = (
     *("decode_tokens_per_s", "decode_gain_frac", "gain_ceiling_frac", "step_s"),
     *("exposed_routing_s", "cpu_busy_frac", "output_gain_frac"),
     "gain_over_dense_frac",
 )
-PROVISIONAL = "The hardware profile is provisional: first numbers, not a calibration."
-
+# More tables of routings by batch are cut to so many.
+_MOST_TABLES = 4
 
 # Piped output has no width of its own.
 _PIPE_WIDTH = 120
@@ -59,91 +59,75 @@ def _text(key: str, value: object) -> str:
     return column(key).brief(value)
 
 
-def run(row: ResultRow, parts: Sequence[Row], provisional: bool) -> None:
+def run(row: ResultRow, baseline: str, parts: Sequence[Row]) -> None:
     """Print one point: its numbers, and where a mean decode step goes."""
     console = _console()
     table = Table(box=SIMPLE_HEAD, show_header=False, title=row["name"], title_justify="left")
-    for key, value in row.items():
+    for key, value in gains_over_others(row, baseline).items():
         if value not in (None, "") and key != "name":
             table.add_row(key, _text(key, value))
     console.print(table)
     if parts:
-        table = Table(
-            box=SIMPLE_HEAD, title="a mean decode step on the main stream", title_justify="left"
-        )
-        table.add_column("part", overflow="fold")
-        for heading in ("time", "share", "source"):
-            table.add_column(heading, justify="right", overflow="fold")
-        for part in parts:
-            table.add_row(
-                str(part["part"]),
-                format_seconds(float(part["time_s"] or 0)),
-                f"{part['share_frac']:.1%}",
-                str(part["source"]),
-            )
-        console.print(table)
-    _warn([row], provisional)
+        print("A mean decode step on the main stream. GB/s: the bytes that an op must move over")
+        print("its time.")
+        keys = ("part", "time_s", "share_frac", "achieved_bytes_per_s", "source")
+        columns(parts, keys)
 
 
-def sweep(rows: Sequence[ResultRow], provisional: bool) -> None:
-    """Print the grid: what differs, then throughput, gains and exposure."""
-    shown = list(rows)
+def sweep(rows: Sequence[ResultRow], baselines: Sequence[str], verbose: bool) -> None:
+    """Print the grid: what differs, throughput, gains and exposure; then routings by batch."""
+    shown = [gains_over_others(*pair) for pair in zip(rows, baselines, strict=True)]
     if len(shown) > 40:
         outputs = sorted({row["output_tokens"] for row in shown})
         shown = [row for row in shown if row["output_tokens"] in (outputs[0], outputs[-1])]
+    shown = shown[:_MOST_ROWS]
     axes = differing(rows) or ["routing"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    if len(shown) < len(rows):
+        table.caption = f"{len(shown)} of {len(rows)} rows shown; --out writes all of them"
+        table.caption_justify = "left"
     for key in (*axes, *_RESULTS):
         left = key in axes and any(isinstance(row.get(key), str) for row in rows)
         table.add_column(
-            _heading(key),
-            justify="left" if left else "right",
-            no_wrap=left,
-            overflow="fold",
+            _heading(key), justify="left" if left else "right", no_wrap=left, overflow="fold"
         )
-    for row in shown[:_MOST_ROWS]:
+    for row in shown:
         cells = [_text(key, row.get(key)) for key in (*axes, *_RESULTS)]
         if row["status"] != "ok":
             cells[len(axes)] = str(row["reason"])
         table.add_row(*cells)
     _console().print(table)
-    if len(shown[:_MOST_ROWS]) < len(rows):
-        print(f"{len(shown[:_MOST_ROWS])} of {len(rows)} rows shown; --out writes all of them.")
-    kinds = _roofline_kinds(rows)
-    if kinds:
-        print(f"Priced by roofline, not timed: {' '.join(kinds)}.")
-    _warn(rows, provisional)
+    tables = by_batch(rows, baselines)
+    for own in tables if verbose else tables[:_MOST_TABLES]:
+        _by_batch(own)
+    if len(tables) > _MOST_TABLES and not verbose:
+        print(f"{_MOST_TABLES} of {len(tables)} such tables shown; --verbose prints all of them")
 
 
-def _roofline_kinds(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the op kinds that some row prices by roofline, in decode or prefill."""
-    kinds: set[str] = set()
-    for row in rows:
-        for sources in (row["price_sources"], row["prefill_sources"]):
-            kinds |= set(sources.kinds.get("roofline", ()) if sources else ())
-    return sorted(kinds)
+def _by_batch(own: ByBatch) -> None:
+    """Print a table of routings by batch, in parts where it is wider than the terminal."""
+    console = _console()
+    names = list(own.rows[0])[1:]
+    routings = max(len(row["routing"]) for row in own.rows)
+    cell = max(len(row[name]) for row in own.rows for name in names)
+    each = max(1, (console.width - routings - 2) // (cell + 3))
+    for start in range(0, len(names), each):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.title, table.title_justify = own.title, "left"
+        table.add_column("routing", no_wrap=True)
+        part = names[start : start + each]
+        for name in part:
+            table.add_column(name, justify="right")
+        for row in own.rows:
+            table.add_row(row["routing"], *(row[name] for name in part))
+        console.print(table)
 
 
-def _warn(rows: Sequence[ResultRow], provisional: bool) -> None:
-    """Say it when numbers are weak."""
-    if provisional:
-        print(PROVISIONAL)
-    least = min((r["measured_frac"] for r in rows if r["measured_frac"] is not None), default=1.0)
-    if least < _MEASURED_ENOUGH:
-        weak = ", ".join(f"{source} ({' '.join(kinds)})" for source, kinds in _weak(rows).items())
-        print(f"Only {least:.0%} of the decode time is measured or interpolated. The rest is")
-        print(f"{weak}: compare with care.")
-
-
-def _weak(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
-    """Return by source the op kinds of a step that some row does not have measured."""
-    kinds: dict[str, set[str]] = {}
-    for row in rows:
-        sources = row["price_sources"]
-        for source, names in sources.kinds.items() if sources else ():
-            if source not in ("measured", "interpolated"):
-                kinds.setdefault(source, set()).update(names)
-    return {source: sorted(names) for source, names in kinds.items()}
+def sentences(verdict: Verdict, verbose: bool) -> None:
+    """Print what everybody reads, and the rest if asked for."""
+    print(*verdict.sentences, *(verdict.more if verbose else []), sep="\n")
+    if verdict.more and not verbose:
+        print(f"[{len(verdict.more)} more with --verbose]")
 
 
 def columns(rows: Sequence[AnyRow], keys: Sequence[str]) -> None:
@@ -204,7 +188,7 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
         )
         last = place
     _console().print(table)
-    print(*facts, sep="\n")
+    print(*facts, QUALITY_NOTE, sep="\n")
 
 
 def comparison(result: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], cells: bool) -> None:
@@ -212,11 +196,11 @@ def comparison(result: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], ce
     if cells:
         low_high = ["predicted_low_s", "predicted_high_s"] if result["coverage"] else []
         cell = ["mode", "batch", "context_tokens", "attended_tokens"]
-        columns(result["pairs"], [*cell, "predicted_s", *low_high, "measured_s", "error_frac"])
+        measured = ["measured_s", "unsteady", "error_frac"]
+        columns(result["pairs"], [*cell, "predicted_s", *low_high, *measured])
     group = ["mode", "attended_tokens"]
-    columns(
-        result["errors"], [*group, "cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell"]
-    )
+    errors = ["cells", "unsteady_cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell"]
+    columns(result["errors"], [*group, *errors])
     if result["gains"]:
         columns(result["gains"], [*group, "gains", "mean_points", "worst_points", "worst_cell"])
     for step in steps:

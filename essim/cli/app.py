@@ -15,6 +15,7 @@ from essim.cli.options import (
     SeedOption,
     SetOption,
     StrictOption,
+    VerboseOption,
     What,
     print_json,
     progress,
@@ -56,21 +57,23 @@ def run(
     from essim.cli import pages
     from essim.text.files import check_outputs, write_files
     from reports import terminal as show
-    from reports.verdict import run_verdict
+    from reports.verdict import run_notes, run_verdict
 
     file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
     check_outputs([file], html=html, trace=trace)
     row = simulator.rows([base])[0]
     verdict = run_verdict(row, base.compare.baseline)
+    notes = run_notes(row, simulator.profile(base.hardware).spec.provisional)
     parts = simulator.breakdown(base) if row["step_s"] is not None else []
     about = _manifest(file, set_, simulator, [base])
-    files = pages.step_files(trace, html, step, base, simulator, parts, verdict, about)
+    files = pages.step_files(trace, html, step, base, simulator, parts, [verdict, *notes], about)
     write_files(files)
     if as_json:
-        print_json({"row": row, "step": parts, "verdict": verdict, "manifest": about})
+        found = {"row": row, "step": parts, "verdict": verdict, "notes": notes}
+        print_json(found | {"manifest": about})
     else:
-        show.run(row, parts, simulator.profile(base.hardware).spec.provisional)
-        print(verdict)
+        show.run(row, base.compare.baseline, parts)
+        print(verdict, *notes, sep="\n")
     say_written(*files)
 
 
@@ -88,6 +91,7 @@ def sweep(
     engine: EngineOption = Engine.auto,
     strict: StrictOption = False,
     seed: SeedOption = 0,
+    verbose: VerboseOption = False,
 ) -> None:
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
     from essim.cli import pages
@@ -111,12 +115,13 @@ def sweep(
         files[html] = pages.sweep(base, rows, verdict, about, cells, axes)
     write_files(files)
     if as_json:
-        print_json({"rows": rows, "map": cells, "verdict": verdict, "manifest": about})
+        said = {"verdict": verdict.sentences, "more": verdict.more}
+        print_json({"rows": rows, "map": cells, **said, "manifest": about})
     else:
-        show.sweep(rows, any(simulator.profile(p.hardware).spec.provisional for p in points))
+        show.sweep(rows, [point.compare.baseline for point in points], verbose)
         if axes:
             show.break_even(cells, *axes)
-        print(*verdict, sep="\n")
+        show.sentences(verdict, verbose)
     say_written(out, html)
 
 
@@ -136,6 +141,7 @@ def figure2(
     """Show which share of attention-side compute is routing, by method and compression."""
     from essim.cli import pages
     from essim.results.files import result_files, versions
+    from essim.results.notes import QUALITY_NOTE
     from essim.results.tables import FIGURE2_COLUMNS
     from essim.simulate.figure2 import figure2 as shares
     from essim.text.files import check_outputs, write_files
@@ -152,6 +158,7 @@ def figure2(
         print_json({"rows": rows, "manifest": about})
     else:
         show.columns(rows, [key for key in FIGURE2_COLUMNS if key != "context_tokens"])
+        print(QUALITY_NOTE)
     say_written(out, html)
 
 

@@ -45,6 +45,7 @@ SetOption = Annotated[list[str], typer.Option("--set", help="Override a key: a.b
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 EngineOption = Annotated[Engine, typer.Option(help="auto is the fast one; des is the reference.")]
 StrictOption = Annotated[bool, typer.Option(help="Only measured or interpolated prices.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Every sentence and table.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of the CPU router's jitter.")]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from essim.errors import InputError
 from essim.results.column import Row
 from essim.results.columns import ResultRow, differing
+from essim.results.notes import QUALITY_NOTE
 from essim.simulate.scenario import Scenario
 from essim.simulate.sweep import Simulator
 from essim.simulate.timeline import Timeline
@@ -17,12 +18,13 @@ from essim.validate.compare import Comparison
 
 if TYPE_CHECKING:
     from reports.page import Block
+    from reports.verdict import Verdict
 
 
 def sweep(
     base: Scenario,
     rows: list[ResultRow],
-    verdict: list[str],
+    verdict: Verdict,
     about: dict[str, Any],
     cells: list[Row],
     axes: tuple[str, str] | None,
@@ -34,7 +36,8 @@ def sweep(
 
     known = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
     by = [key for key in differing(rows) if key not in known]
-    blocks = sweep_blocks(rows, verdict, base.compare.baseline, about, by)
+    sentences, more, baseline = verdict.sentences, verdict.more, base.compare.baseline
+    blocks = sweep_blocks(rows, sentences, baseline, about, by, more)
     if axes:
         maps = [Chart(figure) for figure in break_even_maps(cells, *axes)]
         at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
@@ -44,7 +47,7 @@ def sweep(
 
 def sweep_sentences(
     points: Sequence[Scenario], rows: Sequence[ResultRow], simulator: Simulator
-) -> list[str]:
+) -> Verdict:
     """Return what a sweep found; batches between the swept ones are simulated as it asks."""
     from reports.verdict import sweep_verdict
 
@@ -54,14 +57,17 @@ def sweep_sentences(
         point = points[i].model_copy(update={"workload": load, "compare": compare})
         return simulator.rows([point])[0]
 
-    return sweep_verdict(rows, [point.compare.baseline for point in points], again)
+    provisional = any(simulator.profile(point.hardware).spec.provisional for point in points)
+    return sweep_verdict(rows, [p.compare.baseline for p in points], again, provisional)
 
 
 def figure2(rows: list[Row], about: dict[str, Any]) -> bytes:
     """Return the page of Figure 2."""
     from reports.figure2 import figure2_blocks
+    from reports.page import Paragraph
 
-    return _page("Routing's share of attention-side compute", figure2_blocks(rows, about))
+    blocks = [Paragraph(QUALITY_NOTE, "note"), *figure2_blocks(rows, about)]
+    return _page("Routing's share of attention-side compute", blocks)
 
 
 def step_files(
@@ -71,7 +77,7 @@ def step_files(
     base: Scenario,
     simulator: Simulator,
     parts: list[Row],
-    verdict: str,
+    sentences: Sequence[str],
     about: dict[str, Any],
 ) -> dict[Path, bytes]:
     """Return one decode step as a trace, as a page, or both."""
@@ -79,7 +85,7 @@ def step_files(
         return {}
     steps = base.workload.output_tokens - 1
     if not parts:
-        raise InputError("there is no decode step to show", verdict, key="--trace, --html")
+        raise InputError("there is no decode step to show", sentences[0], key="--trace, --html")
     if step is not None and step > steps:
         raise InputError(f"{step} is past the last decode step", f"1 to {steps}", key="--step")
     chosen = step or (steps + 1) // 2
@@ -97,7 +103,7 @@ def step_files(
         from reports.step_page import step_blocks
 
         title = f"{base.name}, {base.routing.name}, step {chosen} of {steps}"
-        blocks = step_blocks(timeline.rows(), parts, verdict, title, about)
+        blocks = step_blocks(timeline.rows(), parts, " ".join(sentences), title, about)
         files[html] = _page(base.name, blocks)
     return files
 
@@ -106,13 +112,14 @@ def comparison(
     result: Comparison,
     points: Mapping[str, Sequence[tuple[int, int]]],
     steps: Sequence[Mapping[str, Any]],
-    sentences: Sequence[str],
+    verdict: Verdict,
     about: Mapping[str, Any],
 ) -> bytes:
     """Return the page of predictions beside a real run."""
     from reports.compare_page import compare_blocks
 
-    blocks = compare_blocks(result.as_dict(), points, steps, sentences, about)
+    said = verdict.sentences, about, verdict.more
+    blocks = compare_blocks(result.as_dict(), points, steps, *said)
     return _page("Predicted and measured decode steps", blocks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from essim.cli.options import (
     ScenarioArg,
     SeedOption,
     SetOption,
+    VerboseOption,
     print_json,
     say_written,
     warn_of_old_kernels,
@@ -43,6 +45,7 @@ def compare(
     tolerance: Tolerance = None,
     trace_predicted: Traces = [],  # noqa: B006 (typer reads the default, nothing changes it)
     as_json: JsonOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Lay predictions beside a real run: errors, bias, gains, what has no partner."""
     from essim.results.files import versions
@@ -56,7 +59,8 @@ def compare(
     steps = [_traced(file, measured.parent) for file in trace_predicted]
     profiles = _profiles({str(row["hardware"]) for row in rows})
     about = versions() | {"predicted": predicted.name, "measured": str(measured), "run": facts}
-    _deliver(result, profiles, steps, about, html, out, tolerance, as_json, cells=False)
+    said = Said(as_json, verbose, cells=False)
+    _deliver(result, profiles, steps, about, html, out, tolerance, said)
 
 
 def validate(
@@ -67,6 +71,7 @@ def validate(
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
     seed: SeedOption = 0,
+    verbose: VerboseOption = False,
 ) -> None:
     """Run a scenario's points for real on this machine, and lay predictions beside them."""
     try:
@@ -98,7 +103,16 @@ def validate(
     result = compared(simulator.rows(runnable), measured, facts)
     result.dropped.extend(refused)
     about = manifest(file, set_, profiles) | {"run": facts}
-    _deliver(result, profiles, [], about, html, None, tolerance, as_json, cells=True)
+    _deliver(result, profiles, [], about, html, None, tolerance, Said(as_json, verbose, cells=True))
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a comparison is printed: as JSON, with every sentence, with every cell."""
+
+    as_json: bool
+    verbose: bool
+    cells: bool
 
 
 def _deliver(
@@ -109,8 +123,7 @@ def _deliver(
     html: Path | None,
     out: Path | None,
     tolerance: float | None,
-    as_json: bool,
-    cells: bool,
+    said: Said,
 ) -> None:
     """Print a comparison and write its files; exit 1 where an error is past the tolerance."""
     from essim.cli import pages
@@ -119,22 +132,22 @@ def _deliver(
     from essim.text.files import write_files
     from essim.validate.calibration import calibration_points, on_the_grid
     from reports import terminal as show
-    from reports.verdict import comparison_verdict, machine_verdict
+    from reports.compare_verdict import comparison_verdict, machine_verdict
 
     points = {k: v for profile in profiles for k, v in calibration_points(profile).items()}
-    sentences = machine_verdict(*_machines(profiles, about["run"]))
-    rows = result.as_dict()
-    sentences += comparison_verdict(rows, points, on_the_grid(result.pairs, points))
+    machines = machine_verdict(*_machines(profiles, about["run"]))
+    rows, on_grid = result.as_dict(), on_the_grid(result.pairs, points)
+    verdict = comparison_verdict(rows, points, on_grid, machines)
     files = {} if out is None else result_files(result.pairs, out, about, PAIR_COLUMNS)
     if html is not None:
-        files[html] = pages.comparison(result, points, steps, sentences, about)
+        files[html] = pages.comparison(result, points, steps, verdict, about)
     write_files(files)
-    if as_json:
-        found = rows | {"steps": list(steps), "verdict": sentences}
+    if said.as_json:
+        found = rows | {"steps": list(steps), "verdict": verdict.sentences, "more": verdict.more}
         print_json(found | {"calibration": points, "manifest": about})
     else:
-        show.comparison(rows, steps, cells)
-        print(*sentences, sep="\n")
+        show.comparison(rows, steps, said.cells)
+        show.sentences(verdict, said.verbose)
     say_written(*files)
     if tolerance is not None and result.worst_frac > tolerance:
         past = f"the worst error is {result.worst_frac:.2%}, past {tolerance:.2%}"

@@ -165,7 +165,8 @@ class ResultRow(TypedDict, total=False):
         ),
     ]
     gpu_busy_frac: Annotated[
-        _Number, Column("1", "GPU busy", "busy share of the main stream", ROUND_SHARE)
+        _Number,
+        Column("1", "GPU busy", "busy main stream; spinning in `await` is not", ROUND_SHARE),
     ]
     cpu_busy_frac: Annotated[
         _Number, Column("1", "CPU busy", "busy share of the CPU router", ROUND_SHARE, "CPU busy")

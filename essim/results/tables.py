@@ -47,6 +47,7 @@ PAIR_COLUMNS = _named(
         "measured_s": Column("s", "measured", "", MILLISECONDS, "measured"),
         "measured_low_s": Column("s", "measured low", "", MILLISECONDS),
         "measured_high_s": Column("s", "measured high", "", MILLISECONDS),
+        "unsteady": Column("", "measurement unsteady", short="unsteady"),
         "error_frac": Column("1", "error", "", ERROR, "error"),
         "predicted_gain_frac": Column("1", "predicted gain", "", GAIN),
         "measured_gain_frac": Column("1", "measured gain", "", GAIN),
@@ -60,6 +61,7 @@ _SUMMARY_COLUMNS = _named(
         "bias_frac": Column("1", "bias", "", ERROR, "bias"),
         "mape_frac": Column("1", "MAPE", "", SIZE_OF_ERROR, "MAPE"),
         "worst_frac": Column("1", "worst", "", ERROR, "worst"),
+        "unsteady_cells": Column("", "unsteady cells", short="unsteady"),
         "worst_cell": Column("", "at", short="at"),
         "mean_points": Column("percentage points", "apart on average", "", POINTS, "points apart"),
         "worst_points": Column("percentage points", "worst", "", SIGNED_POINTS, "worst"),
@@ -82,6 +84,7 @@ _OP_COLUMNS = _named(
         "window_s": Column("s", "window", "", MICROSECONDS),
         "predicted_ops": Column("", "predicted ops", short="ops"),
         "real_ops": Column("", "real ops", short="real ops"),
+        "achieved_bytes_per_s": Column("bytes/s", "achieved", "", GB_PER_S, "GB/s"),
         "real_s": Column("s", "real", "", MICROSECONDS, "real"),
         "error_s": Column("s", "error", "", SIGNED_MICROSECONDS, "apart"),
     }

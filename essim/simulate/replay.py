@@ -25,6 +25,10 @@ Picoseconds = NDArray[np.int64]
 
 # Time of a step in which the main stream can do nothing until a router is done.
 WAITING = "waiting"
+# The op in which the GPU waits for the CPU's answer, in a kernel of its own.
+_SPINNING = "await"
+# What a router beside the main stream costs it.
+_SLOWDOWN = "gpu_side_slowdown"
 # Sums over a run stay inside int64 below this.
 _MOST_PS = 1 << 62
 
@@ -59,7 +63,10 @@ class Run:
     step_ps, unrouted_ps
         Time of every step, and what it would be if routing and hand-over took none.
     busy_ps
-        How long the main stream and the CPU router work in every step.
+        How long the main stream (``gpu``) and the CPU router (``cpu``) have work in every step;
+        ``spin`` is the part of the former in which a kernel spins for the CPU's answer.
+    bytes_moved
+        Bytes that an op of each kind must move in every step.
     """
 
     ops: tuple[Op, ...]
@@ -68,6 +75,7 @@ class Run:
     step_ps: Picoseconds
     unrouted_ps: Picoseconds
     busy_ps: dict[str, Picoseconds]
+    bytes_moved: dict[str, NDArray[np.float64]]
 
     def sources(self, steps: int) -> Sources:
         """Return where the prices of the first `steps` steps come from.
@@ -92,6 +100,17 @@ class Run:
         times_s = {k: float(self.prices[k].mean_s[:steps].mean()) * n for k, n in main.items()}
         idle_ps = self.step_ps[:steps] - self.busy_ps["gpu"][:steps]
         return times_s | {WAITING: float(idle_ps.mean()) / PS_PER_S}
+
+    def achieved_bytes_per_s(self, steps: int) -> dict[str, float]:
+        """Return bytes over time of a mean op of each kind, where its work says what it moves.
+
+        What a router on another stream costs the main one moves nothing itself.
+        """
+        return {
+            kind: float(self.bytes_moved[kind][:steps].mean() / price.mean_s[:steps].mean())
+            for kind, price in self.prices.items()
+            if kind != _SLOWDOWN and self.bytes_moved[kind][:steps].any()
+        }
 
     def attention_s(self, steps: int) -> float:
         """Return how much of a mean step on the main stream is attention."""
@@ -152,13 +171,17 @@ def _run(
     last = [Graph.of(ops).last_main]
     step_ps, unrouted_ps = (finish(ops, rows, last)[0] for rows in (durations, free))
     place = point.routing.placement
-    busy = {device: zero.copy() for device in ("gpu", "cpu")}
+    busy = {device: zero.copy() for device in ("gpu", "cpu", "spin")}
     for op, row in zip(ops, durations, strict=True):
         if op.stream == MAIN_STREAM:
             busy["gpu"] += row
+            if op.kind == _SPINNING:
+                busy["spin"] += row
         elif op.stream == place.stream and place.hands_over:
             busy["cpu"] += row
-    return Run(ops, prices, durations, step_ps, unrouted_ps, busy)
+    work = {kind: KINDS[kind].work(case, at).byte_count for kind in prices}
+    moved = {kind: np.broadcast_to(count, zero.shape) for kind, count in work.items()}
+    return Run(ops, prices, durations, step_ps, unrouted_ps, busy, moved)
 
 
 def check_length(ops: Sequence[Op], prices: dict[str, Price], profile: HardwareProfile) -> None:

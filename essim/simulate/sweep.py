@@ -98,12 +98,14 @@ class Simulator:
         """Return where a mean decode step goes on the main stream, largest part first."""
         run, steps = self.decode(point), point.workload.output_tokens - 1
         times_s, worst = run.main_stream_s(steps), run.sources(steps).worst
+        achieved = run.achieved_bytes_per_s(steps)
         total_s = sum(times_s.values())
         return [
             {
                 "part": kind,
                 "time_s": time_s,
                 "share_frac": time_s / total_s,
+                "achieved_bytes_per_s": achieved.get(kind),
                 "source": worst.get(kind, "simulated"),
             }
             for kind, time_s in sorted(times_s.items(), key=lambda item: -item[1])
@@ -153,6 +155,7 @@ class Simulator:
         row: ResultRow = {"prefill_s": prefill_s, "prefill_sources": prefill.sources(1).text}
         if steps:
             run = self.decode(point)
+            busy = run.busy_ps
             decode_ps = int(run.step_ps[:steps].sum())
             exposed_ps = decode_ps - int(run.unrouted_ps[:steps].sum())
             step_s = decode_ps / PS_PER_S / steps
@@ -162,8 +165,8 @@ class Simulator:
                 "tpot_s": step_s,
                 "decode_tokens_per_s": load.batch / step_s,
                 "exposed_routing_s": exposed_ps / PS_PER_S / steps,
-                "gpu_busy_frac": int(run.busy_ps["gpu"][:steps].sum()) / decode_ps,
-                "cpu_busy_frac": int(run.busy_ps["cpu"][:steps].sum()) / decode_ps,
+                "gpu_busy_frac": int((busy["gpu"] - busy["spin"])[:steps].sum()) / decode_ps,
+                "cpu_busy_frac": int(busy["cpu"][:steps].sum()) / decode_ps,
                 "measured_frac": sources.measured_frac,
                 "price_sources": sources.text,
             }

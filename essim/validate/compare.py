@@ -41,7 +41,8 @@ class Comparison:
     dropped
         ``side``, the cell, ``reason``: what has no partner.
     errors
-        ``cells bias_frac mape_frac worst_frac worst_cell`` of all, by mode, by mode and budget.
+        ``cells unsteady_cells bias_frac mape_frac worst_frac worst_cell`` of all, by mode, by mode
+        and budget.
     gains
         ``gains mean_points worst_points worst_cell``: how far gains over `BASELINE` are apart, of
         the same groups.
@@ -232,7 +233,9 @@ def _errors(pairs: Sequence[Row]) -> list[Row]:
     for group, own in _groups(pairs):
         errors = [_float(pair, "error_frac") for pair in own]
         worst = max(own, key=lambda pair: abs(_float(pair, "error_frac")))
-        summary: Row = {"cells": len(own), "bias_frac": statistics.fmean(errors)}
+        unsteady = sum(bool(pair["unsteady"]) for pair in own)
+        summary: Row = {"cells": len(own), "unsteady_cells": unsteady}
+        summary |= {"bias_frac": statistics.fmean(errors)}
         summary |= {"mape_frac": statistics.fmean(map(abs, errors))}
         summary |= {"worst_frac": worst["error_frac"], "worst_cell": cell_text(worst)}
         rows.append(group | summary)

@@ -36,6 +36,8 @@ _MEASURED: dict[str, type] = {
     **dict.fromkeys(("batch", "context_tokens", "attended_tokens", "repetition", "calls"), int),
     "mean_s": float,
 }
+# Repetitions of a cell, or steps of one, that are further apart make its measurement unsteady.
+UNSTEADY_FRAC = 0.10
 _SWEEP_HINT = "Give a .csv or .parquet that essim sweep --out wrote"
 _RUN_HINT = "Give the decode.csv of a real run"
 
@@ -55,8 +57,9 @@ def read_predicted(file: Path) -> list[ResultRow]:
 def read_measured(file: Path) -> list[Row]:
     """Return one row a cell of a real run: ``measured_s`` is the mean of its repetitions.
 
-    ``measured_low_s`` and ``measured_high_s`` are the least and the largest of them; ``dtype`` is
-    that of weights and cache, None where the file does not say.
+    ``measured_low_s`` and ``measured_high_s`` are the least and the largest of them; ``unsteady``
+    is whether these are more than `UNSTEADY_FRAC` apart, or a repetition was flagged
+    ``unstable``; ``dtype`` is that of weights and cache, None where the file does not say.
 
     Raises
     ------
@@ -65,8 +68,9 @@ def read_measured(file: Path) -> list[Row]:
     """
     cells: dict[tuple[object, ...], list[float]] = {}
     first: dict[tuple[object, ...], Row] = {}
-    for line, row in _rows(file, _MEASURED, _RUN_HINT, {"dtype": str}):
-        absent = next((key for key, value in row.items() if value is None), None)
+    unstable: set[tuple[object, ...]] = set()
+    for line, row in _rows(file, _MEASURED, _RUN_HINT, {"dtype": str, "unstable": str}):
+        absent = next((key for key in _MEASURED if row[key] is None), None)
         if absent:
             raise InputError("the cell is empty", _RUN_HINT, file=file, line=line, key=absent)
         if row["kind"] != "decode_step":
@@ -76,6 +80,8 @@ def read_measured(file: Path) -> list[Row]:
             message = f"{row['calls']} steps, another repetition has {first[key]['calls']}"
             raise InputError(message, "Measure it again", file=file, line=line)
         cells.setdefault(key, []).append(float(row["mean_s"] or 0.0))
+        if row.get("unstable") == "True":
+            unstable.add(key)
     return [
         {
             **dict(zip(CELL, (str(key[0]), *map(int, map(str, key[1:]))), strict=True)),
@@ -85,6 +91,7 @@ def read_measured(file: Path) -> list[Row]:
             "measured_s": statistics.fmean(times),
             "measured_low_s": min(times),
             "measured_high_s": max(times),
+            "unsteady": key in unstable or max(times) / min(times) - 1 > UNSTEADY_FRAC,
         }
         for key, times in cells.items()
     ]
