@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from essim.hardware.profile import profile_folders
 from measure.harness.table import Progress
 
 
@@ -29,3 +30,11 @@ def measure_machine(
     else:
         from measure.tables.cpu.machine import measure_cpu as measure
     return measure(name, out, quick, on_progress)
+
+
+def next_command(written: Path) -> str:
+    """Return what to do with the profile that was written."""
+    scenario = "earlyselect-40k" if torch.cuda.is_available() else "laptop"
+    named = any(written.parent.resolve() == folder.resolve() for folder in profile_folders())
+    hardware = written.stem if named else written.resolve()
+    return f"Next: essim sweep {scenario} --set hardware={hardware}"

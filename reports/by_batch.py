@@ -41,7 +41,7 @@ def by_batch(rows: Sequence[ResultRow], baselines: Sequence[str]) -> list[ByBatc
         batches = sorted({batch for own in at.values() for batch in own})
         if len(at) > 1 and len(batches) > 1:
             baseline = baselines[next(iter(members))]
-            title = f"mean decode step and gain over {baseline}, at {output} output tokens"
+            title = f"Mean decode step and gain over {baseline}, at {output} output tokens"
             title += f"; * is the fastest{f'  [{setting}]' if setting else ''}"
             tables.append(ByBatch(title, _cells(at, batches, baseline)))
     return tables

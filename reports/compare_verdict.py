@@ -34,7 +34,7 @@ def comparison_verdict(
     sentences = [
         f"{len(result['pairs'])} cells are both predicted and measured: bias "
         f"{_fine(total['bias_frac'])}, MAPE {float(str(total['mape_frac'])):.2%}, worst "
-        f"{_fine(total['worst_frac'])} ({total['worst_cell']})."
+        f"{_fine(total['worst_frac'])} ({total['worst_cell']}{_worst_is(result['pairs'])})."
     ]
     sentences += [*machines, *_unsteady(result["pairs"])]
     if result["coverage"] is not None:
@@ -55,6 +55,12 @@ def comparison_verdict(
     return at_most_five(sentences, [QUALITY_NOTE], more + _calibration(result, points, on_grid))
 
 
+def _worst_is(pairs: Rows) -> str:
+    """Say it where the worst error is of a bad measurement."""
+    worst = max(pairs, key=lambda row: abs(number(row["error_frac"]) or 0.0))
+    return ", measured unsteadily" if worst.get("unsteady") else ""
+
+
 def _unsteady(pairs: Rows) -> list[str]:
     """Say which measured cells are not to be trusted, and what is left without them."""
     bad = [row for row in pairs if row.get("unsteady")]
@@ -66,8 +72,8 @@ def _unsteady(pairs: Rows) -> list[str]:
         left = f"without them MAPE is {sum(steady) / len(steady):.2%}"
     modes = ", ".join(dict.fromkeys(str(row["mode"]) for row in bad))
     return [
-        f"{len(bad)} of {len(pairs)} measured cells are unsteady, of {modes}: their repetitions, "
-        f"or steps within one, are more than 10% apart; {left}."
+        f"{len(bad)} of {len(pairs)} measured cells are unsteady ({modes}): their repetitions, or "
+        f"the steps within one, are more than 10% apart; {left}."
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
@@ -39,6 +40,13 @@ def _console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
 
 
+def say(*texts: str) -> None:
+    """Print sentences, in a terminal without breaking words; piped, a line each."""
+    for text in texts:
+        width = _console().width if sys.stdout.isatty() else len(text) + 1
+        print(fill(text, width, break_long_words=False, break_on_hyphens=False))
+
+
 class TableProgress(Protocol):
     """How far a table is measured."""
 
@@ -68,8 +76,9 @@ def run(row: ResultRow, baseline: str, parts: Sequence[Row]) -> None:
             table.add_row(key, _text(key, value))
     console.print(table)
     if parts:
-        print("A mean decode step on the main stream. GB/s: the bytes that an op must move over")
-        print("its time.")
+        print(
+            "A mean decode step on the main stream; GB/s are the bytes an op must move, by its time"
+        )
         keys = ("part", "time_s", "share_frac", "achieved_bytes_per_s", "source")
         columns(parts, keys)
 
@@ -107,13 +116,13 @@ def sweep(rows: Sequence[ResultRow], baselines: Sequence[str], verbose: bool) ->
 def _by_batch(own: ByBatch) -> None:
     """Print a table of routings by batch, in parts where it is wider than the terminal."""
     console = _console()
+    say(own.title)
     names = list(own.rows[0])[1:]
     routings = max(len(row["routing"]) for row in own.rows)
     cell = max(len(row[name]) for row in own.rows for name in names)
     each = max(1, (console.width - routings - 2) // (cell + 3))
     for start in range(0, len(names), each):
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.title, table.title_justify = own.title, "left"
         table.add_column("routing", no_wrap=True)
         part = names[start : start + each]
         for name in part:
@@ -125,7 +134,7 @@ def _by_batch(own: ByBatch) -> None:
 
 def sentences(verdict: Verdict, verbose: bool) -> None:
     """Print what everybody reads, and the rest if asked for."""
-    print(*verdict.sentences, *(verdict.more if verbose else []), sep="\n")
+    say(*verdict.sentences, *(verdict.more if verbose else []))
     if verdict.more and not verbose:
         print(f"[{len(verdict.more)} more with --verbose]")
 
@@ -148,27 +157,52 @@ def entries(found: Sequence[dict[str, str]]) -> None:
     _console().print(table)
 
 
+_TITLES = {
+    "hardware": "tables",
+    "unstable_rows": "table rows whose samples spread by more than 10%",
+}
+
+
+def listed(parts: Mapping[str, Sequence[dict[str, str]]]) -> None:
+    """Print lists of names, each under its title where there are several."""
+    for name, found in parts.items():
+        if len(parts) > 1 and found:
+            say(f"{_TITLES.get(name, name)}:")
+        entries(found)
+        if len(parts) > 1 and found:
+            say("")
+
+
 def break_even(cells: Sequence[Row], x: str, y: str) -> None:
     """Print the break-even map: the fastest early routing in each cell and what it gains."""
+    names = list(
+        dict.fromkeys(c["early_routing"] for c in cells if c["early_gain_frac"] is not None)
+    )
+    marks = {name: chr(ord("a") + i) for i, name in enumerate(names)} if len(names) > 1 else {}
     for setting in dict.fromkeys(str(cell["setting"]) for cell in cells):
         own = [cell for cell in cells if cell["setting"] == setting]
-        title = "early routing's gain over waiting for the layer's own query"
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{title}  {setting}".strip())
-        table.title_justify = "left"
+        if all(cell["early_gain_frac"] is None for cell in own):
+            continue
+        title = "Gain of the fastest early routing over the fastest that waits for the layer's own "
+        say(f"{title}query{f'  [{setting}]' if setting else ''}")
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column(f"{_heading(y)} \\ {_heading(x)}", overflow="fold")
         columns = list(dict.fromkeys(cell[x] for cell in own))
         for value in columns:
             table.add_column(str(value), justify="right", overflow="fold")
         for value in dict.fromkeys(cell[y] for cell in own):
             at = {cell[x]: cell for cell in own if cell[y] == value}
-            table.add_row(str(value), *(_map_cell(at.get(column)) for column in columns))
+            table.add_row(str(value), *(_map_cell(at.get(column), marks) for column in columns))
         _console().print(table)
+    legend = [f"{mark}: {name}" for name, mark in marks.items()]
+    if names:
+        say(f"Fastest early routing: {', '.join(legend) or f'{names[0]} in every cell'}", "")
 
 
-def _map_cell(cell: Row | None) -> str:
+def _map_cell(cell: Row | None, marks: Mapping[Any, str]) -> str:
     if cell is None or cell["early_gain_frac"] is None:
         return "-"
-    return f"{cell['early_gain_frac']:+.1%}\n{cell['early_routing']}"
+    return f"{cell['early_gain_frac']:+.1%} {marks.get(cell['early_routing'], '')}".strip()
 
 
 def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
@@ -188,7 +222,7 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
         )
         last = place
     _console().print(table)
-    print(*facts, QUALITY_NOTE, sep="\n")
+    say(*facts, QUALITY_NOTE)
 
 
 def comparison(result: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], cells: bool) -> None:

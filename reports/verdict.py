@@ -10,6 +10,7 @@ from essim.results.notes import PROVISIONAL, QUALITY_NOTE
 from essim.results.tables import column
 from reports.break_even import Again, Own, first_loss, group_sentences
 from reports.wording import (
+    INTERVAL,
     Place,
     faster,
     gain,
@@ -62,7 +63,7 @@ def run_verdict(row: ResultRow, baseline: str) -> str:
         against = f"is the baseline; routing that cost nothing would gain {ceiling}"
     else:
         ceiling = percent(row["gain_ceiling_frac"])
-        sure = gain(row).partition(" (")[2].rstrip(")")
+        sure = gain(row, INTERVAL).partition(" (")[2].rstrip(")")
         against = f"decodes {faster(row['decode_gain_frac'])} than {baseline} "
         against += f"({f'{sure}; ' if sure else ''}ceiling {ceiling})"
     exposed = (row["exposed_routing_s"] or 0.0) / step
@@ -82,7 +83,7 @@ def run_notes(row: ResultRow, provisional: bool) -> list[str]:
     """Return what to know beside `run_verdict`: the rate, how much is measured, what is not."""
     notes = []
     if row["decode_tokens_per_s"] is not None:
-        notes = [f"It decodes {rate(row)} tokens/s; {measured_share([row])}."]
+        notes = [f"It decodes {rate(row)}; {measured_share([row])}."]
         notes += least_measured([row], lambda row: "this point")
     return [*notes, *([PROVISIONAL] if provisional else []), QUALITY_NOTE]
 
@@ -119,7 +120,10 @@ def sweep_verdict(
         first.append(_routing_sentence(routing, own, longest, baselines, again))
     if "output_tokens" in differing(rows):
         output = max((row["output_tokens"] for row in longest.values()), default=0)
-        first = [f"At {output} output tokens: {text}" for text in first]
+        first[:1] = [f"At {output} output tokens {text}" for text in first[:1]]
+    first[:1] = [
+        text[0].upper() + text[1:] if text.startswith("early") else text for text in first[:1]
+    ]
     more: list[str] = []
     for setting, members in groups.items():
         prefix, baseline = f"[{setting}] " if setting else "", baselines[next(iter(members))]
@@ -190,24 +194,26 @@ def _routing_sentence(
     if routing in ("none", baseline) or not gained:
         name = "dense attention" if routing == "none" else routing
         rows.sort(key=lambda row: row["decode_tokens_per_s"] or 0.0)
-        ends = [f"{rate(row)} tokens/s at {setting(row)}" for row in _ends(rows)]
-        return f"{name} decodes {', '.join(ends)}; {share}."
+        ends = [f"{rate(row)} at {setting(row)}" for row in _ends(rows)]
+        return f"{name} decodes {' to '.join(ends)}; {share}."
     at = {row["batch"]: (i, row) for i, row in gained.items()}
-    stops = ""
+    stops, joiner = "", " to "
     if len(at) == len(gained):  # points that differ in batch alone
-        ordered = [at[batch][1] for batch in sorted(at)]
+        ordered, joiner = [at[batch][1] for batch in sorted(at)], ", "
         batch = first_loss(at, {row["batch"]: row for row in ordered}, baseline, again)
         stops = "" if batch is None else f", and stops paying at batch {batch}"
     else:
         ordered = sorted(gained.values(), key=lambda row: row["decode_gain_frac"] or 0.0)
-    return f"{_gains(routing, baseline, ordered, setting)}{stops}; {share}."
+    return f"{_gains(routing, baseline, ordered, setting, joiner)}{stops}; {share}."
 
 
-def _gains(routing: str, over: str, rows: Sequence[ResultRow], setting: Place) -> str:
+def _gains(
+    routing: str, over: str, rows: Sequence[ResultRow], setting: Place, joiner: str = " to "
+) -> str:
     """Say what a routing gains in the first and the last of rows."""
-    first, *last = (f"{gain(row)}|{setting(row)}" for row in _ends(rows))
-    texts = [first.replace("|", f" over {over} at "), *(end.replace("|", " at ") for end in last)]
-    return f"{routing} gains {', '.join(texts)}"
+    first, *last = _ends(rows)
+    text = f"{routing} gains {gain(first, INTERVAL)} over {over} at {setting(first)}"
+    return text + "".join(f"{joiner}{gain(row)} at {setting(row)}" for row in last)
 
 
 def _ends(rows: Sequence[ResultRow]) -> list[ResultRow]:
@@ -219,11 +225,11 @@ def _answer(longest: Own, baselines: Sequence[str], again: Again) -> list[str]:
     setting, found = _setting(list(longest.values())), _early(longest, baselines, again)
     if not found:
         return []
-    found.sort(key=lambda pair: -(pair[0]["decode_gain_frac"] or 0.0))
+    found.sort(key=lambda pair: pair[0]["decode_gain_frac"] or 0.0)
     pays = sum((row["decode_gain_frac"] or 0.0) > 0 for row, _ in found)
     where = f"at {pays} of {len(found)} swept points"
     if len(found) == 1:
-        where = "here" if pays else "nowhere here"
+        where = "here" if pays else "not here"
     elif pays in (0, len(found)):
         where = "at every swept point" if pays else "at no swept point"
     ends = [found[0], found[-1]] if len(found) > 1 else found
@@ -231,8 +237,8 @@ def _answer(longest: Own, baselines: Sequence[str], again: Again) -> list[str]:
     if len({(row["routing"], over) for row, over in ends}) == 1:
         texts = [_gains(ends[0][0]["routing"], ends[0][1], [row for row, _ in ends], setting)]
     return [
-        f"Early routing pays {where} over the fastest that waits for the layer's own query: "
-        f"{'; '.join(texts)}."
+        f"early routing pays {where}, against the fastest routing that waits for the layer's own "
+        f"query: {' to '.join(texts)}."
     ]
 
 

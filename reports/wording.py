@@ -10,6 +10,7 @@ from essim.results.columns import ResultRow
 MEASURED_ENOUGH = 0.8
 # More op kinds than these are counted, not named.
 _MOST_KINDS = 6
+INTERVAL = "90% interval "
 # A share that rounds to all of it.
 _ALL = 0.9995
 
@@ -36,20 +37,22 @@ def unsure(row: ResultRow) -> str:
     return ""
 
 
-def gain(row: ResultRow) -> str:
-    """Return a gain with its 90 % interval, which is undecided where its ends differ in sign."""
+def gain(row: ResultRow, word: str = "") -> str:
+    """Return a gain with its 90 % interval after `word`; undecided where the signs differ."""
     low, high = row.get("decode_gain_frac_p5"), row.get("decode_gain_frac_p95")
     text = percent(row["decode_gain_frac"])
     if low is None or high is None:
         return text
-    return f"{text} ({'undecided: ' if low < 0 < high else ''}{percent(low)} to {percent(high)})"
+    return (
+        f"{text} ({'undecided, ' if low < 0 < high else ''}{word}{percent(low)} to {percent(high)})"
+    )
 
 
 def rate(row: ResultRow) -> str:
     """Return a decode rate with its 90 % interval."""
     low, high = row.get("decode_tokens_per_s_p5"), row.get("decode_tokens_per_s_p95")
-    text = f"{row['decode_tokens_per_s'] or 0.0:,.0f}"
-    return text if low is None or high is None else f"{text} ({low:,.0f} to {high:,.0f})"
+    text = f"{row['decode_tokens_per_s'] or 0.0:,.0f} tokens/s"
+    return text if low is None or high is None else f"{text} ({INTERVAL}{low:,.0f} to {high:,.0f})"
 
 
 def measured_share(rows: Sequence[ResultRow]) -> str:

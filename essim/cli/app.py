@@ -73,7 +73,7 @@ def run(
         print_json(found | {"manifest": about})
     else:
         show.run(row, base.compare.baseline, parts)
-        print(verdict, *notes, sep="\n")
+        show.say(verdict, *notes)
     say_written(*files)
 
 
@@ -158,7 +158,7 @@ def figure2(
         print_json({"rows": rows, "manifest": about})
     else:
         show.columns(rows, [key for key in FIGURE2_COLUMNS if key != "context_tokens"])
-        print(QUALITY_NOTE)
+        show.say(QUALITY_NOTE)
     say_written(out, html)
 
 
@@ -195,7 +195,7 @@ def measure(
 ) -> None:
     """Time this machine's kernels and write a hardware profile; a killed run goes on."""
     try:
-        from measure.main import measure_machine
+        from measure.main import measure_machine, next_command
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -207,6 +207,7 @@ def measure(
         written = measure_machine(profile, out, quick, tell)
     say_written(written)
     show.entries(listing.tables(written))
+    show.say("", next_command(written))
 
 
 app.command()(shows_errors(compare))
@@ -226,20 +227,24 @@ def list_(
     from essim.hardware.profile import find_profile
     from reports import terminal as show
 
+    parts: dict[str, list[dict[str, str]]] = {}
     if name is None:
-        entries = getattr(listing, what.value)()
+        parts[what.value] = getattr(listing, what.value)()
     elif what is not What.hardware:
         raise InputError(f"list {what.value} {name}", "Only hardware is listed by name")
     else:
         try:
-            entries = listing.tables(find_profile(name, Path()))
+            file = find_profile(name, Path())
         except BadValueError as error:
             raise InputError(error.message, error.hint) from None
-        entries = entries or [{"name": name, "about": "nothing measured"}]
+        parts["specifications"] = listing.specifications(file)
+        nothing = [{"name": name, "about": "nothing measured"}]
+        parts[what.value] = listing.tables(file) or nothing
+        parts["unstable_rows"] = listing.unstable_rows(file)
     if as_json:
-        print_json({what.value: entries})
+        print_json(parts)
     else:
-        show.entries(entries)
+        show.listed(parts)
 
 
 @app.command()

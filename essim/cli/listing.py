@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import warnings
 from pathlib import Path
+from typing import Any
 
 from essim.errors import EssimError
 from essim.hardware import profile as _hardware
-from essim.hardware.spec import ProfileSpec
+from essim.hardware.spec import ProfileSpec, Sourced, TableSpec
+from essim.hardware.table import read_lines
 from essim.methods import routing
 from essim.methods import selectors as _selectors
 from essim.model import shape as model
 from essim.step.kinds import priced_names
+from essim.text.units import format_bytes, format_seconds
 
 Entries = list[dict[str, str]]
 
@@ -71,7 +74,7 @@ def _about(spec: ProfileSpec) -> str:
 
 
 def tables(file: Path) -> Entries:
-    """Return a profile's tables with their points and held-out errors."""
+    """Return a profile's tables: their points, samples and held-out errors."""
     profile = _hardware.load_profile(file, priced_names())
     entries = []
     for name, table in profile.spec.tables.items():
@@ -81,10 +84,84 @@ def tables(file: Path) -> Entries:
         if held:
             errors = f"{held.points} held out: median error {held.median_frac:.1%}"
             errors += f", worst {held.worst_frac:.1%}"
-        about = f"{points} points; {errors}"
+        about = f"{points} points; {errors}{_samples(_rows(file, name, table))}"
         about += f"; {table.note}" if table.note else ""
         entries.append({"name": name, "about": about})
     return entries
+
+
+def _rows(file: Path, name: str, table: TableSpec) -> list[dict[str, str]]:
+    columns = [*table.keys, *table.axes]
+    return [row for _, row in read_lines(_hardware.table_file(file, name), columns)[1]]
+
+
+def _samples(rows: list[dict[str, str]]) -> str:
+    """Return how many samples rows have, where they say it and some have few, and are unstable."""
+    calls = [int(row["calls"]) for row in rows if row.get("calls", "").isdigit()]
+    few = sorted(count for count in calls if count < _FEW_SAMPLES)
+    text = ""
+    if few:
+        of = "all" if len(few) == len(rows) else f"{len(few)} rows"
+        span = f"{few[0]}" if few[0] == few[-1] else f"{few[0]} to {few[-1]}"
+        text = f"; {of} of {span} samples, fewer than {_FEW_SAMPLES}"
+    unstable = sum(row.get("unstable") == "True" for row in rows)
+    return f"{text}; {unstable} unstable" if unstable else text
+
+
+def unstable_rows(file: Path) -> Entries:
+    """Return a profile's table rows whose samples spread by more than a tenth."""
+    entries = []
+    for name, table in _hardware.load_profile(file, priced_names()).spec.tables.items():
+        columns = [*table.keys, *table.axes]
+        bad = [row for row in _rows(file, name, table) if row.get("unstable") == "True"]
+        at = "; ".join(", ".join(row[column] for column in columns) for row in bad)
+        if bad:
+            entries.append({"name": name, "about": f"({', '.join(columns)}): {at}"})
+    return entries
+
+
+def specifications(file: Path) -> Entries:
+    """Return a profile's numbers beside its tables, each with where it comes from."""
+    spec = _hardware.load_profile(file, priced_names()).spec
+    entries = [{"name": "description", "about": spec.description}]
+    for part in ("gpu", "cpu", "d2h", "h2d"):
+        for name, value in getattr(spec, part):
+            about = _sourced(name, value) if isinstance(value, Sourced) else value
+            if about is not None:
+                entries.append({"name": f"{part}.{name}", "about": about})
+    for name, constant in spec.constants.items():
+        entries.append({"name": name, "about": _sourced("constant_s", constant)})
+    if spec.reference:
+        about = f"times that are not here are carried over from {spec.reference}"
+        entries.append({"name": "reference", "about": about})
+    return entries
+
+
+def _sourced(name: str, number: Sourced[Any]) -> str:
+    """Return a number with its unit, range, source, reference and date."""
+    text = _quantity(name, number.value)
+    if number.low is not None and number.high is not None:
+        text += f" ({_quantity(name, number.low)} to {_quantity(name, number.high)})"
+    return f"{text}; {number.source}, {number.date}: {number.reference}"
+
+
+def _quantity(name: str, value: float) -> str:
+    """Return a number in the unit that its name ends in."""
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    for ending, (factor, unit) in _UNITS.items():
+        if name.endswith(ending):
+            return f"{value / factor:,.4g} {unit}"
+    return format_seconds(value) if name.endswith("_s") else str(value)
+
+
+_UNITS = {
+    "_bytes_per_s": (1e9, "GB/s"),
+    "_flops_per_s": (1e12, "TFLOP/s"),
+    "_hz": (1e6, "MHz"),
+}
+# Below so many samples a row's spread says little.
+_FEW_SAMPLES = 30
 
 
 def selectors() -> Entries:

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-# Standard normal quantiles of the percentile columns.
+# Standard normal quantiles of the columns of a table: 5 % of the samples are below `low_s`, and 5 %
+# above `high_s`. Only where there are samples for a 99th percentile do they make a distribution.
 Z = {
-    "p5_s": -1.6448536269514729,
+    "low_s": -1.6448536269514729,
     "p50_s": 0.0,
-    "p95_s": 1.6448536269514722,
+    "high_s": 1.6448536269514722,
     "p99_s": 2.3263478740408408,
 }
 _erf = np.frompyfunc(math.erf, 1, 1)

@@ -21,7 +21,9 @@ from essim.text.yaml import nearest_hint, read_text
 
 # Statistic columns a table may have, in seconds. Sums want means, so `mean_s` or `p50_s` must be
 # there; `p50_s` and `p99_s` together make the price a distribution.
-STATISTICS = ("mean_s", "p5_s", "p50_s", "p95_s", "p99_s")
+STATISTICS = ("mean_s", "low_s", "p50_s", "high_s", "p99_s")
+# What columns were called in older files. Of 8 to 10 samples neither is a percentile to rely on.
+OLD_NAMES = {"p5_s": "low_s", "p95_s": "high_s"}
 # Columns that describe how a row was measured; prices do not depend on them.
 DESCRIPTIONS = (
     *("kind", "dtype", "cache_state", "calls", "rejected", "iqr_frac", "unstable"),
@@ -124,7 +126,7 @@ def read_lines(
     text = read_text(file)
     csv.field_size_limit(max(len(text), 1))
     reader = csv.reader(io.StringIO(text, newline=""))
-    header = [cell.strip() for cell in next(reader, [])]
+    header = [OLD_NAMES.get(cell.strip(), cell.strip()) for cell in next(reader, [])]
     columns = _check_header(file, header, required)
     lines: list[tuple[int, dict[str, str]]] = []
     for cells in filter(None, reader):

@@ -117,6 +117,10 @@ class Column:
             return "-"
         if isinstance(value, float) and self.unit == "s":
             return format_seconds(value)
+        if isinstance(value, bool):
+            return "yes" if value else "-"
+        if self.unit == "bytes/s":
+            return self.shown.text(value)
         if isinstance(value, int) and self.unit == "bytes":
             return format_bytes(value)
         return format(value, self.shown.brief) if isinstance(value, float) else str(value)

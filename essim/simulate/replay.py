@@ -106,10 +106,12 @@ class Run:
 
         What a router on another stream costs the main one moves nothing itself.
         """
+        times_s = {k: float(price.mean_s[:steps].mean()) for k, price in self.prices.items()}
+        moved = {k: float(count[:steps].mean()) for k, count in self.bytes_moved.items()}
         return {
-            kind: float(self.bytes_moved[kind][:steps].mean() / price.mean_s[:steps].mean())
-            for kind, price in self.prices.items()
-            if kind != _SLOWDOWN and self.bytes_moved[kind][:steps].any()
+            kind: moved[kind] / time_s
+            for kind, time_s in times_s.items()
+            if kind != _SLOWDOWN and moved[kind] and time_s
         }
 
     def attention_s(self, steps: int) -> float:

@@ -57,9 +57,10 @@ def read_predicted(file: Path) -> list[ResultRow]:
 def read_measured(file: Path) -> list[Row]:
     """Return one row a cell of a real run: ``measured_s`` is the mean of its repetitions.
 
-    ``measured_low_s`` and ``measured_high_s`` are the least and the largest of them; ``unsteady``
-    is whether these are more than `UNSTEADY_FRAC` apart, or a repetition was flagged
-    ``unstable``; ``dtype`` is that of weights and cache, None where the file does not say.
+    ``measured_low_s`` and ``measured_high_s`` are the least and the largest of them, and
+    ``spread_frac`` how far these are apart; ``unsteady`` is whether that is more than
+    `UNSTEADY_FRAC`, or a repetition was flagged ``unstable``; ``dtype`` is that of weights and
+    cache, None where the file does not say.
 
     Raises
     ------
@@ -91,6 +92,7 @@ def read_measured(file: Path) -> list[Row]:
             "measured_s": statistics.fmean(times),
             "measured_low_s": min(times),
             "measured_high_s": max(times),
+            "spread_frac": max(times) / min(times) - 1,
             "unsteady": key in unstable or max(times) / min(times) - 1 > UNSTEADY_FRAC,
         }
         for key, times in cells.items()

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 
 from essim.errors import EssimError, InputError
+from essim.results.notes import QUALITY_NOTE
 from essim.text.files import write_files
-from essim.validate.measured_run import read_json
+from essim.validate.measured_run import CELL, read_json, read_measured
 from measure.decode.cpu import plan as cpu_plan
 from measure.decode.shared import cells
 from measure.harness.machine import machine_facts
 from measure.harness.table import Progress
+from reports import terminal as show
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -92,6 +94,26 @@ def tell(progress: Progress) -> None:
     print(f"{progress.done}/{progress.total}{left}", file=sys.stderr, flush=True)
 
 
+def print_cells(folder: Path) -> None:
+    """Print a table of the cells that were timed, which are unsteady, and the next command."""
+    measured = read_measured(folder / "decode.csv")
+    show.columns(measured, [*CELL, "repetitions", "measured_s", "spread_frac", "unsteady"])
+    bad = sum(bool(row["unsteady"]) for row in measured)
+    if bad:
+        show.say(
+            f"{bad} of {len(measured)} cells are unsteady: their repetitions, or the steps within "
+            "one, are more than 10% apart. Close other programs and measure again."
+        )
+    scenario = "validate-h200" if torch.cuda.is_available() else "validate-laptop"
+    predicted = folder / "predicted.csv"
+    show.say(
+        QUALITY_NOTE,
+        "Next, with a profile of this machine (essim measure --profile mine):",
+        f"  essim sweep {scenario} --set hardware=mine --out {predicted}",
+        f"  essim compare {predicted} {folder / 'decode.csv'}",
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure; exit with the code of what went wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -104,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.trace:
             cells.write_traces(plan, options.out)
         print(f"wrote {options.out / 'decode.csv'}", file=sys.stderr)
+        print_cells(options.out)
     except EssimError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from essim.errors import InputError
+from essim.hardware.table import OLD_NAMES
 from measure.harness.timing import Measurement, Spec
 
 STATISTICS = (
     "calls",
     "rejected",
     "mean_s",
-    "p5_s",
+    "low_s",
     "p50_s",
-    "p95_s",
+    "high_s",
     "p99_s",
     "iqr_frac",
     "unstable",
@@ -70,7 +71,7 @@ class ResultTable:
         if not kept:
             return
         reader = csv.DictReader(io.StringIO(kept.decode(), newline=""))
-        if tuple(reader.fieldnames or ()) != self.columns:
+        if tuple(OLD_NAMES.get(name, name) for name in reader.fieldnames or ()) != self.columns:
             raise InputError(
                 f"other columns than {', '.join(self.columns)}",
                 "Write to another file or delete this one",
@@ -114,9 +115,9 @@ class ResultTable:
             m.n,
             m.rejected,
             m.mean_s,
-            m.p5_s,
+            m.low_s,
             m.p50_s,
-            m.p95_s,
+            m.high_s,
             m.p99_s,
             m.iqr_frac,
             m.unstable,

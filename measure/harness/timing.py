@@ -71,8 +71,8 @@ class Measurement:
         return float(np.quantile(self.samples_s, frac))
 
     @property
-    def p5_s(self) -> float:
-        """5th percentile."""
+    def low_s(self) -> float:
+        """5 % of the samples are below; of few, a time between the least two."""
         return self.quantile_s(0.05)
 
     @property
@@ -81,8 +81,8 @@ class Measurement:
         return self.quantile_s(0.50)
 
     @property
-    def p95_s(self) -> float:
-        """95th percentile."""
+    def high_s(self) -> float:
+        """5 % of the samples are above; of few, a time between the largest two."""
         return self.quantile_s(0.95)
 
     @property

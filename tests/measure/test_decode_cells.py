@@ -145,7 +145,7 @@ def test_the_command_measures_resumes_and_says_where(tmp_path: Path) -> None:
     assert [(row["mode"], row["repetition"]) for row in rows] == [
         (mode, repetition) for repetition in "123" for mode in ("dense", "cpu-mid")
     ]
-    assert all(0 < float(row["p5_s"]) <= float(row["p95_s"]) for row in rows)
+    assert all(0 < float(row["low_s"]) <= float(row["high_s"]) for row in rows)
     about = json.loads((tmp_path / "provenance.json").read_text())
     command = "python -m measure.decode --out DIR --modes dense,cpu-mid --steps 3 --trace"
     assert about["commands"] == [f"{about['date']} {command}"]

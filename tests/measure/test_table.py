@@ -29,7 +29,7 @@ def test_a_row_is_written_as_it_is_made(tmp_path: Path) -> None:
     table = ResultTable(path, AXES, "abc")
     table.append(one(spec(1)))
     assert path.read_text() == (
-        "kind,m,n,dtype,cache_state,calls,rejected,mean_s,p5_s,p50_s,p95_s,p99_s,iqr_frac,unstable,"
+        "kind,m,n,dtype,cache_state,calls,rejected,mean_s,low_s,p50_s,high_s,p99_s,iqr_frac,unstable,"
         "bytes_moved,bytes_per_s,source_hash\n"
         "gemm,1,8,bf16,cold,3,0,0.5,0.5,0.5,0.5,,0.0,False,1000,2000.0,abc\n"
     )

@@ -17,8 +17,8 @@ def test_statistics_of_five_samples() -> None:
     m = from_samples(SPEC, [5.0, 1.0, 4.0, 2.0, 3.0])
     assert m.samples_s == (5.0, 1.0, 4.0, 2.0, 3.0)
     assert (m.n, m.mean_s, m.p50_s) == (5, 3.0, 3.0)
-    assert m.p5_s == pytest.approx(1.2, rel=1e-15)
-    assert m.p95_s == pytest.approx(4.8, rel=1e-15)
+    assert m.low_s == pytest.approx(1.2, rel=1e-15)
+    assert m.high_s == pytest.approx(4.8, rel=1e-15)
     assert m.iqr_frac == pytest.approx(2 / 3, rel=1e-15)
     assert m.unstable
     assert m.bytes_per_s == pytest.approx(1000 / 3, rel=1e-15)
