@@ -104,13 +104,19 @@ def print_cells(folder: Path) -> None:
             f"{bad} of {len(measured)} cells are unsteady: their repetitions, or the steps within "
             "one, are more than 10% apart. Close other programs and measure again."
         )
+    swept = {"batch": "batch", "context_tokens": "input_tokens"}
+    sets = [f"workload.output_tokens={int(measured[0]['steps'] or 0) + 1}"]
+    for column, key in swept.items():
+        values = ",".join(map(str, dict.fromkeys(row[column] for row in measured)))
+        sets.append(f"'sweep.workload.{key}=[{values}]'")
     scenario = "validate-h200" if torch.cuda.is_available() else "validate-laptop"
     predicted = folder / "predicted.csv"
+    options = " ".join(f"--set {text}" for text in ("hardware=mine", *sets))
     show.say(
         QUALITY_NOTE,
         "Next, with a profile of this machine (essim measure --profile mine):",
-        f"  essim sweep {scenario} --set hardware=mine --out {predicted}",
-        f"  essim compare {predicted} {folder / 'decode.csv'}",
+        f"essim sweep {scenario} {options} --out {predicted}",
+        f"essim compare {predicted} {folder / 'decode.csv'}",
     )
 
 

@@ -29,12 +29,13 @@ def test_run_prints_a_table_the_parts_and_a_verdict() -> None:
     weak = essim("run", SCENARIO, *QUICK, "--set", f"hardware={FIRST_DAY}")
     assert "The hardware profile is provisional" in weak.stdout
     weak = essim("run", SCENARIO, *QUICK, "--set", "hardware=a100-sxm-80gb")
-    assert "Only 0% of the decode time is measured or interpolated." in weak.stdout
+    said = "Only 0% of the decode time of this point is measured or interpolated; the rest is "
+    assert said + "transferred (" in weak.stdout
     batches = ("--set", "hardware=a100-sxm-80gb", "--set", "sweep.workload.batch=[1,512]")
     weak = essim("sweep", SCENARIO, "--set", "workload.output_tokens=32", *batches)
     assert "points do not run" in weak.stdout
     (line,) = (line for line in weak.stdout.splitlines() if line.endswith(": compare with care."))
-    assert line.startswith("transferred (act ")
+    assert line.startswith("Only 0% of the decode time of ")
     assert "None" not in line
 
 
@@ -54,16 +55,45 @@ def test_sweep_writes_the_same_bytes_twice(tmp_path: Path) -> None:
         done = essim("sweep", SCENARIO, *QUICK, "--out", str(out), "--html", str(html))
         assert done.returncode == 0
         assert done.stderr.splitlines() == [f"wrote {out}", f"wrote {html}"]
-        assert "Against gpu-target-fused, cpu-mid" in done.stdout
+        assert "cpu-mid gains" in done.stdout
+        assert "Output quality is not modelled" in done.stdout
         written.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir()})
     assert set(written[0]) == {"r.csv", "r.csv.manifest.json", "r.html"}
     assert written[0] == written[1]
 
 
+def test_five_sentences_end_a_report_and_nothing_gains_over_itself(tmp_path: Path) -> None:
+    done = essim("sweep", SCENARIO, "--html", str(tmp_path / "r.html"))
+    table, _, ending = done.stdout.partition("Fastest early routing: ")
+    sentences = [line for line in ending.splitlines()[1:] if line]
+    assert len(sentences) == 6
+    assert sentences[-2].startswith("Output quality is not modelled")
+    assert sentences[-1] == "[16 more with --verbose]"
+    assert "+0.0%" not in "".join(line for line in table.splitlines() if "gpu-target " in line)
+    assert "<summary>More in sentences</summary>" in (tmp_path / "r.html").read_text()
+    told = essim("sweep", SCENARIO, "--json")
+    found = json.loads(told.stdout)
+    assert found["verdict"] == sentences[:-1]
+    assert len(found["more"]) == 16
+
+
+def test_a_run_shows_achieved_bandwidth_and_a_spinning_await_is_not_busy() -> None:
+    found = json.loads(essim("run", SCENARIO, *QUICK, "--json").stdout)
+    parts = {part["part"]: part for part in found["step"]}
+    # 28672 x 4096 weights, and two rows in and out of 32 layers, in BF16.
+    moved = 32 * 2 * (28672 * 4096 + 2 * (28672 + 4096))
+    rate = moved / parts["gemm_gate_up"]["time_s"]
+    assert parts["gemm_gate_up"]["achieved_bytes_per_s"] == pytest.approx(rate)
+    assert parts["await"]["achieved_bytes_per_s"] is None
+    idle = parts["await"]["share_frac"] + parts.get("waiting", {"share_frac": 0.0})["share_frac"]
+    assert found["row"]["gpu_busy_frac"] == pytest.approx(1 - idle, abs=1e-6)
+    assert found["row"]["gpu_busy_frac"] < 0.97
+
+
 def test_nothing_is_cut_where_columns_are_many() -> None:
     done = essim("sweep", SCENARIO)
     assert done.returncode == 0
-    assert "early routing's gain over waiting" in done.stdout
+    assert "Gain of the fastest early routing over the fastest that waits" in done.stdout
     assert "\N{HORIZONTAL ELLIPSIS}" not in done.stdout
 
 
@@ -145,12 +175,12 @@ def test_every_price_of_a_validation_is_measured_or_interpolated(scenario: str) 
 def test_every_price_of_the_main_scenario_is_measured() -> None:
     done = essim("sweep", "earlyselect-40k", "--strict")
     assert done.returncode == 0
-    assert "Fastest at batch 8 and 8192 output tokens" in done.stdout
+    assert "At 8192 output tokens early routing pays at every swept point" in done.stdout
     assert "roofline" not in done.stdout
 
 
 def test_a_sweep_names_what_is_priced_by_roofline() -> None:
-    done = essim("sweep", "quest-32k")
+    done = essim("sweep", "quest-32k", "--verbose")
     kinds = "cpu_route cpu_update gpu_route_fused gpu_side_slowdown"
     assert f"Priced by roofline, not timed: {kinds}.\n" in done.stdout
 
@@ -169,6 +199,21 @@ def test_a_point_that_does_not_fit_is_no_error() -> None:
     done = essim("run", SCENARIO, "--set", "model=llama-3.1-70b")
     assert done.returncode == 0
     assert "This point does not run: needs 1" in done.stdout
+
+
+def test_a_profile_is_listed_with_its_specifications_and_its_weak_rows() -> None:
+    found = json.loads(essim("list", "hardware", "h200-sxm", "--json").stdout)
+    specs, tables, unstable = (
+        {entry["name"]: entry["about"] for entry in found[part]}
+        for part in ("specifications", "hardware", "unstable_rows")
+    )
+    bandwidth = "4,259 GB/s; measured, 2026-11-30: device copy, read + written"
+    assert specs["gpu.bandwidth_bytes_per_s"] == bandwidth
+    assert tables["norm"].endswith("; all of 8 to 10 samples, fewer than 30")
+    assert tables["proxy_down"].endswith("; all of 10 samples, fewer than 30; 2 unstable")
+    assert tables["cpu_route"].endswith("; 30 unstable")
+    assert unstable["proxy_down"] == "(batch): 2; 10"
+    assert "norm" not in unstable
 
 
 def test_lists_and_schema() -> None:
@@ -202,7 +247,7 @@ def test_a_swept_key_without_a_column_gets_one(tmp_path: Path) -> None:
     header, *lines = out.read_text().splitlines()
     assert header.startswith("model.ffn,name,")
     assert [line.split(",")[0] for line in lines] == ["8192", "8192", "14336", "14336"]
-    assert "[kv_dtype fp8, model.ffn 8192] cpu-mid decodes" in done.stdout
+    assert "cpu-mid gains" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,10 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
         ("predicted", "cpu-mix", 256)
     }
     assert found["verdict"][0].startswith("240 cells are both predicted and measured: bias ")
-    assert found["verdict"][-1] == (
+    assert found["verdict"][1].startswith("43 of 240 measured cells are unsteady (cpu-target, ")
+    assert sum(pair["unsteady"] for pair in found["pairs"]) == 43
+    assert len(found["verdict"]) == 5
+    assert found["more"][-1] == (
         "Calibration has 196 points (batch, context), this run 15; none of its 240 cells are on "
         "one of them."
     )
