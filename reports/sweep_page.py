@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from plotly.graph_objects import Figure
 
 from essim.results.column import Rows
-from essim.results.columns import unique
+from essim.results.columns import ResultRow, unique
+from essim.results.notes import gains_over_others
 from essim.results.prices import PriceSources
 from essim.results.tables import column
+from reports.by_batch import by_batch
 from reports.figures import gain_over_batch, throughput_over_output
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 
@@ -64,14 +67,17 @@ def sweep_blocks(
     list of Block
         For `reports.page.render`.
     """
-    blocks: list[Block] = [Paragraph(text, "lead") for text in _summary(rows, by)]
-    blocks += [Paragraph(sentence, "verdict") for sentence in verdict_sentences]
-    if more:
-        blocks.append(Details("More in sentences", [Paragraph(text) for text in more]))
+    blocks: list[Block] = [Paragraph(sentence, "verdict") for sentence in verdict_sentences]
+    folded = [Paragraph(text) for text in (*_summary(rows, by), *more)]
+    blocks.append(Details("What was swept, and more in sentences", folded))
     for heading, figures in sweep_figures(rows, baseline, by).items():
         if figures:
             blocks += [Heading(heading), *(Chart(figure) for figure in figures)]
-    blocks += [Heading("Results"), Table(rows, _columns(rows, by))]
+    for own in by_batch(cast(Sequence[ResultRow], rows), [baseline] * len(rows)):
+        table = Table(own.rows, list(own.rows[0]))
+        blocks += [Heading("Routings by batch"), Paragraph(f"{own.title}."), table]
+    others = [gains_over_others(row, baseline) for row in rows]
+    blocks += [Heading("Results"), Table(others, _columns(rows, by))]
     blocks += [Heading("Where the numbers come from"), *_sources(rows, manifest)]
     blocks.append(Details("Versions and digests", [Table(list(flat(manifest)), ["key", "value"])]))
     return blocks

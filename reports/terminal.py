@@ -19,7 +19,7 @@ from essim.results.notes import QUALITY_NOTE, gains_over_others
 from essim.results.tables import column
 from essim.text.units import format_bytes
 from reports.by_batch import ByBatch, by_batch
-from reports.verdict import Verdict
+from reports.verdict import Verdict, at_most_five
 
 # A longer table is cut to the shortest and longest output length, then to this many rows.
 _MOST_ROWS = 60
@@ -205,7 +205,7 @@ def _map_cell(cell: Row | None, marks: Mapping[Any, str]) -> str:
     return f"{cell['early_gain_frac']:+.1%} {marks.get(cell['early_routing'], '')}".strip()
 
 
-def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
+def memory(name: str, lines: Sequence[Row], facts: Sequence[str], verbose: bool) -> None:
     """Print the derivation of every byte."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=name, title_justify="left")
     for heading in ("where", "what", "from"):
@@ -222,7 +222,7 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str]) -> None:
         )
         last = place
     _console().print(table)
-    say(*facts, QUALITY_NOTE)
+    sentences(at_most_five(facts, [QUALITY_NOTE]), verbose)
 
 
 def comparison(result: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], cells: bool) -> None:

@@ -54,8 +54,9 @@ class Result(Mapping[str, str | int | float | None]):
     def breakdown(self) -> list[Row]:
         """Return where a mean decode step goes on the main stream, largest part first.
 
-        Each row has ``part``, ``time_s``, ``share_frac`` and the price's ``source``. There is none
-        where the point has no decode step.
+        Each row has ``part``, ``time_s``, ``share_frac``, ``achieved_bytes_per_s`` (None where an
+        op moves nothing) and the price's ``source``. There is none where the point has no decode
+        step.
         """
         return [] if self["step_s"] is None else self._simulator.breakdown(self._point)
 

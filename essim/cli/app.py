@@ -171,6 +171,7 @@ def memory(
     ] = None,
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Derive every byte of the base point, and the largest batch that fits."""
     from essim.simulate.derivation import derivation, facts, largest_batches
@@ -179,11 +180,13 @@ def memory(
     _, base, _, simulator = _load(scenario, set_, Engine.auto, strict=False, seed=0)
     profile = simulator.profile(base.hardware)
     lines, sentences = derivation(base, profile), facts(base, profile, pool_tokens)
+    if pool_tokens is not None:  # what is asked for comes first
+        sentences.sort(key=facts(base, profile, None).__contains__)
     if as_json:
         batches = largest_batches(base, profile)
         print_json({"lines": lines, "largest_batch": batches, "facts": sentences})
     else:
-        show.memory(base.name, lines, sentences)
+        show.memory(base.name, lines, sentences, verbose)
 
 
 @app.command()

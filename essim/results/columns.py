@@ -276,7 +276,7 @@ def differing(rows: Rows) -> list[str]:
     return [
         key
         for key in (*fields, *extra)
-        if key not in follow and len({row[key] for row in rows} - {None}) > 1
+        if key not in follow and len({row.get(key) for row in rows} - {None}) > 1
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from essim.results.notes import gains_over_others
 from essim.results.prices import PriceSources
 from reports.page import Chart, Details, Heading, Paragraph, Table
 from reports.sweep_page import sweep_blocks
@@ -18,12 +19,16 @@ def test_order_of_the_page(rows: list[Row]) -> None:
     blocks = sweep_blocks(rows, ["It pays.", "Up to batch 4."], "gpu-target", {"seed": 0})
     assert outline([*blocks]) == [
         "Paragraph",
+        "Details",
         "Decode throughput",
         "Chart",
         "Gain over batch",
         "Chart",
         "End-to-end throughput",
         "Chart",
+        "Routings by batch",
+        "Paragraph",
+        "Table",
         "Results",
         "Table",
         "Where the numbers come from",
@@ -65,7 +70,8 @@ def test_results_leave_out_what_is_equal_or_unknown(few: list[Row]) -> None:
     table = next(b for b in by if isinstance(b, Table))
     assert list(table.columns[:3]) == ["batch", "output_tokens", "channels"]
     assert "status" not in table.columns
-    assert list(table.rows) == rows[:4]
+    assert list(table.rows) == [gains_over_others(row, "gpu-target") for row in rows[:4]]
+    assert {row["decode_gain_frac"] for row in table.rows} == {None}  # of the baseline alone
 
 
 def test_price_sources_are_gathered(few: list[Row]) -> None:
