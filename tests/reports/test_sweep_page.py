@@ -38,14 +38,18 @@ def test_order_of_the_page(rows: list[Row]) -> None:
     ]
     assert sum(isinstance(block, Chart) for block in blocks) == 3 + 2 + 3
     assert [b.text for b in blocks if isinstance(b, Paragraph)] == [
+        "It pays.",
+        "Up to batch 4.",
+        "Mean decode step and gain over gpu-target, at 8192 output tokens; * is the fastest.",
+        "Every operation has a price, and each price says where it comes from.",
+    ]
+    assert isinstance(blocks[2], Details)
+    assert [b.text for b in blocks[2].blocks if isinstance(b, Paragraph)] == [
         "126 points, 3 of which cannot run.",
         "Swept: routing gpu-target, gpu-target-fused, cpu-target, cpu-in, cpu-mid, gpu_side-mid; "
         "batch 1, 4, 8; output length 128, 256, 512, 1,024, 2,048, 4,096, 8,192 tokens.",
         "The same everywhere: model llama-3.1-8b; hardware h200-sxm; selector rocketkv; "
         "input length 40,960 tokens.",
-        "It pays.",
-        "Up to batch 4.",
-        "Every operation has a price, and each price says where it comes from.",
     ]
 
 
