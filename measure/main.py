@@ -37,4 +37,4 @@ def next_command(written: Path) -> str:
     scenario = "earlyselect-40k" if torch.cuda.is_available() else "laptop"
     named = any(written.parent.resolve() == folder.resolve() for folder in profile_folders())
     hardware = written.stem if named else written.resolve()
-    return f"Next: essim sweep {scenario} --set hardware={hardware}"
+    return f"essim sweep {scenario} --set hardware={hardware}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from textwrap import fill
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,9 +15,9 @@ from rich.table import Table
 from essim.results.column import AnyRow, Row
 from essim.results.columns import ResultRow, differing
 from essim.results.notes import QUALITY_NOTE, gains_over_others
-from essim.results.tables import column
 from essim.text.units import format_bytes
 from reports.by_batch import ByBatch, by_batch
+from reports.console import GAP, console, fitting, heading, least_width, say, text_of
 from reports.verdict import Verdict, at_most_five
 
 # A longer table is cut to the shortest and longest output length, then to this many rows.
@@ -31,20 +30,6 @@ _RESULTS = (
 )
 # More tables of routings by batch are cut to so many.
 _MOST_TABLES = 4
-
-# Piped output has no width of its own.
-_PIPE_WIDTH = 120
-
-
-def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
-
-
-def say(*texts: str) -> None:
-    """Print sentences, in a terminal without breaking words; piped, a line each."""
-    for text in texts:
-        width = _console().width if sys.stdout.isatty() else len(text) + 1
-        print(fill(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 class TableProgress(Protocol):
@@ -59,22 +44,14 @@ class TableProgress(Protocol):
         """Points to do."""
 
 
-def _heading(key: str) -> str:
-    return column(key).short or key
-
-
-def _text(key: str, value: object) -> str:
-    return column(key).brief(value)
-
-
 def run(row: ResultRow, baseline: str, parts: Sequence[Row]) -> None:
     """Print one point: its numbers, and where a mean decode step goes."""
-    console = _console()
+    screen = console()
     table = Table(box=SIMPLE_HEAD, show_header=False, title=row["name"], title_justify="left")
     for key, value in gains_over_others(row, baseline).items():
         if value not in (None, "") and key != "name":
-            table.add_row(key, _text(key, value))
-    console.print(table)
+            table.add_row(key, text_of(key, value))
+    screen.print(table)
     if parts:
         print(
             "A mean decode step on the main stream; GB/s are the bytes an op must move, by its time"
@@ -91,21 +68,27 @@ def sweep(rows: Sequence[ResultRow], baselines: Sequence[str], verbose: bool) ->
         shown = [row for row in shown if row["output_tokens"] in (outputs[0], outputs[-1])]
     shown = shown[:_MOST_ROWS]
     axes = differing(rows) or ["routing"]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    keys = fitting(axes, _RESULTS, shown)
+    notes = []
     if len(shown) < len(rows):
-        table.caption = f"{len(shown)} of {len(rows)} rows shown; --out writes all of them"
-        table.caption_justify = "left"
-    for key in (*axes, *_RESULTS):
+        notes.append(f"{len(shown)} of {len(rows)} rows shown")
+    left_out = [heading(key) for key in _RESULTS if key not in keys]
+    if left_out:
+        notes.append(f"no room for {', '.join(left_out)}")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for key in keys:
         left = key in axes and any(isinstance(row.get(key), str) for row in rows)
         table.add_column(
-            _heading(key), justify="left" if left else "right", no_wrap=left, overflow="fold"
+            heading(key), justify="left" if left else "right", no_wrap=left, overflow="fold"
         )
     for row in shown:
-        cells = [_text(key, row.get(key)) for key in (*axes, *_RESULTS)]
+        cells = [text_of(key, row.get(key)) for key in keys]
         if row["status"] != "ok":
             cells[len(axes)] = str(row["reason"])
         table.add_row(*cells)
-    _console().print(table)
+    console().print(table)
+    if notes:
+        say(f"({'; '.join(notes)}; --out writes everything)", "")
     tables = by_batch(rows, baselines)
     for own in tables if verbose else tables[:_MOST_TABLES]:
         _by_batch(own)
@@ -115,12 +98,12 @@ def sweep(rows: Sequence[ResultRow], baselines: Sequence[str], verbose: bool) ->
 
 def _by_batch(own: ByBatch) -> None:
     """Print a table of routings by batch, in parts where it is wider than the terminal."""
-    console = _console()
+    screen = console()
     say(own.title)
     names = list(own.rows[0])[1:]
     routings = max(len(row["routing"]) for row in own.rows)
     cell = max(len(row[name]) for row in own.rows for name in names)
-    each = max(1, (console.width - routings - 2) // (cell + 3))
+    each = max(1, (screen.width - routings - 2) // (cell + GAP))
     for start in range(0, len(names), each):
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("routing", no_wrap=True)
@@ -129,7 +112,7 @@ def _by_batch(own: ByBatch) -> None:
             table.add_column(name, justify="right")
         for row in own.rows:
             table.add_row(row["routing"], *(row[name] for name in part))
-        console.print(table)
+        screen.print(table)
 
 
 def sentences(verdict: Verdict, verbose: bool) -> None:
@@ -140,13 +123,18 @@ def sentences(verdict: Verdict, verbose: bool) -> None:
 
 
 def columns(rows: Sequence[AnyRow], keys: Sequence[str]) -> None:
-    """Print rows with the given columns."""
+    """Print rows with the given columns, from the first on as many as there is room for."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for i, key in enumerate(keys):
-        table.add_column(_heading(key), justify="right" if i else "left", overflow="fold")
+    shown = fitting(keys[:1], keys[1:], rows)
+    for i, key in enumerate(shown):
+        justify: Literal["left", "right"] = "right" if i else "left"
+        width = least_width(key, rows)
+        table.add_column(heading(key), justify=justify, overflow="fold", min_width=width)
     for row in rows:
-        table.add_row(*(_text(key, row[key]) for key in keys))
-    _console().print(table)
+        table.add_row(*(text_of(key, row[key]) for key in shown))
+    console().print(table)
+    if len(shown) < len(keys):
+        say(f"(no room for {', '.join(map(heading, keys[len(shown) :]))})", "")
 
 
 def entries(found: Sequence[dict[str, str]]) -> None:
@@ -154,7 +142,7 @@ def entries(found: Sequence[dict[str, str]]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for entry in found:
         table.add_row(entry["name"], entry["about"])
-    _console().print(table)
+    console().print(table)
 
 
 _TITLES = {
@@ -186,14 +174,14 @@ def break_even(cells: Sequence[Row], x: str, y: str) -> None:
         title = "Gain of the fastest early routing over the fastest that waits for the layer's own "
         say(f"{title}query{f'  [{setting}]' if setting else ''}")
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column(f"{_heading(y)} \\ {_heading(x)}", overflow="fold")
+        table.add_column(f"{heading(y)} \\ {heading(x)}", overflow="fold")
         columns = list(dict.fromkeys(cell[x] for cell in own))
         for value in columns:
             table.add_column(str(value), justify="right", overflow="fold")
         for value in dict.fromkeys(cell[y] for cell in own):
             at = {cell[x]: cell for cell in own if cell[y] == value}
             table.add_row(str(value), *(_map_cell(at.get(column), marks) for column in columns))
-        _console().print(table)
+        console().print(table)
     legend = [f"{mark}: {name}" for name, mark in marks.items()]
     if names:
         say(f"Fastest early routing: {', '.join(legend) or f'{names[0]} in every cell'}", "")
@@ -208,10 +196,10 @@ def _map_cell(cell: Row | None, marks: Mapping[Any, str]) -> str:
 def memory(name: str, lines: Sequence[Row], facts: Sequence[str], verbose: bool) -> None:
     """Print the derivation of every byte."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=name, title_justify="left")
-    for heading in ("where", "what", "from"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("bytes", justify="right", overflow="fold")
-    table.add_column("", justify="right", overflow="fold")
+    for name in ("where", "what", "from"):
+        table.add_column(name, overflow="fold")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
     last = ""
     for line in lines:
         place = str(line["place"])
@@ -221,7 +209,7 @@ def memory(name: str, lines: Sequence[Row], facts: Sequence[str], verbose: bool)
             shown, str(line["what"]), str(line["formula"]), f"{count:,}", format_bytes(count)
         )
         last = place
-    _console().print(table)
+    console().print(table)
     sentences(at_most_five(facts, [QUALITY_NOTE]), verbose)
 
 

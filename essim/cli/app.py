@@ -57,6 +57,7 @@ def run(
     from essim.cli import pages
     from essim.text.files import check_outputs, write_files
     from reports import terminal as show
+    from reports.console import say
     from reports.verdict import run_notes, run_verdict
 
     file, base, _, simulator = _load(scenario, set_, engine, strict, seed)
@@ -73,7 +74,7 @@ def run(
         print_json(found | {"manifest": about})
     else:
         show.run(row, base.compare.baseline, parts)
-        show.say(verdict, *notes)
+        say(verdict, *notes)
     say_written(*files)
 
 
@@ -158,7 +159,7 @@ def figure2(
         print_json({"rows": rows, "manifest": about})
     else:
         show.columns(rows, [key for key in FIGURE2_COLUMNS if key != "context_tokens"])
-        show.say(QUALITY_NOTE)
+        print(QUALITY_NOTE)
     say_written(out, html)
 
 
@@ -210,7 +211,7 @@ def measure(
         written = measure_machine(profile, out, quick, tell)
     say_written(written)
     show.entries(listing.tables(written))
-    show.say("", next_command(written))
+    print(f"\nNext: {next_command(written)}")
 
 
 app.command()(shows_errors(compare))

@@ -61,6 +61,7 @@ _SUMMARY_COLUMNS = _named(
         "bias_frac": Column("1", "bias", "", ERROR, "bias"),
         "mape_frac": Column("1", "MAPE", "", SIZE_OF_ERROR, "MAPE"),
         "worst_frac": Column("1", "worst", "", ERROR, "worst"),
+        "spread_frac": Column("1", "repetitions apart", "", SHARE, "apart"),
         "unsteady_cells": Column("", "unsteady cells", short="unsteady"),
         "worst_cell": Column("", "at", short="at"),
         "mean_points": Column("percentage points", "apart on average", "", POINTS, "points apart"),
@@ -75,7 +76,8 @@ _SUMMARY_COLUMNS = _named(
 # The ops of a step, and op kinds of a predicted step beside a traced one.
 _OP_COLUMNS = _named(
     {
-        "time_s": Column("s", "time", "", MICROSECONDS),
+        "time_s": Column("s", "time", "", MICROSECONDS, "time"),
+        "share_frac": Column("1", "share", "", SHARE, "share"),
         "start_s": Column("s", "start", "", MICROSECONDS),
         "end_s": Column("s", "end", "", MICROSECONDS),
         "wait_s": Column("s", "wait", "", MICROSECONDS),

@@ -24,7 +24,8 @@ from measure.decode.cpu import plan as cpu_plan
 from measure.decode.shared import cells
 from measure.harness.machine import machine_facts
 from measure.harness.table import Progress
-from reports import terminal as show
+from reports.console import say
+from reports.terminal import columns
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -97,10 +98,10 @@ def tell(progress: Progress) -> None:
 def print_cells(folder: Path) -> None:
     """Print a table of the cells that were timed, which are unsteady, and the next command."""
     measured = read_measured(folder / "decode.csv")
-    show.columns(measured, [*CELL, "repetitions", "measured_s", "spread_frac", "unsteady"])
+    columns(measured, [*CELL, "repetitions", "measured_s", "spread_frac", "unsteady"])
     bad = sum(bool(row["unsteady"]) for row in measured)
     if bad:
-        show.say(
+        say(
             f"{bad} of {len(measured)} cells are unsteady: their repetitions, or the steps within "
             "one, are more than 10% apart. Close other programs and measure again."
         )
@@ -112,12 +113,9 @@ def print_cells(folder: Path) -> None:
     scenario = "validate-h200" if torch.cuda.is_available() else "validate-laptop"
     predicted = folder / "predicted.csv"
     options = " ".join(f"--set {text}" for text in ("hardware=mine", *sets))
-    show.say(
-        QUALITY_NOTE,
-        "Next, with a profile of this machine (essim measure --profile mine):",
-        f"essim sweep {scenario} {options} --out {predicted}",
-        f"essim compare {predicted} {folder / 'decode.csv'}",
-    )
+    say(QUALITY_NOTE, "Next, with a profile of this machine (essim measure --profile mine):")
+    print(f"essim sweep {scenario} {options} --out {predicted}")
+    print(f"essim compare {predicted} {folder / 'decode.csv'}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

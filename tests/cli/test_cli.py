@@ -55,7 +55,7 @@ def test_sweep_writes_the_same_bytes_twice(tmp_path: Path) -> None:
         done = essim("sweep", SCENARIO, *QUICK, "--out", str(out), "--html", str(html))
         assert done.returncode == 0
         assert done.stderr.splitlines() == [f"wrote {out}", f"wrote {html}"]
-        assert "cpu-mid gains" in done.stdout
+        assert "gpu_side-mid-fused gains" in done.stdout
         assert "Output quality is not modelled" in done.stdout
         written.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir()})
     assert set(written[0]) == {"r.csv", "r.csv.manifest.json", "r.html"}
