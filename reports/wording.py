@@ -51,8 +51,12 @@ def gain(row: ResultRow, word: str = "") -> str:
 def rate(row: ResultRow) -> str:
     """Return a decode rate with its 90 % interval."""
     low, high = row.get("decode_tokens_per_s_p5"), row.get("decode_tokens_per_s_p95")
-    text = f"{row['decode_tokens_per_s'] or 0.0:,.0f} tokens/s"
-    return text if low is None or high is None else f"{text} ({INTERVAL}{low:,.0f} to {high:,.0f})"
+    middle = row["decode_tokens_per_s"] or 0.0
+    digits = ",.0f" if middle >= 100 else ",.3g"
+    text = f"{middle:{digits}} tokens/s"
+    if low is None or high is None:
+        return text
+    return f"{text} ({INTERVAL}{low:{digits}} to {high:{digits}})"
 
 
 def measured_share(rows: Sequence[ResultRow]) -> str:

@@ -138,9 +138,20 @@ def small_campaign(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("small_campaign")
-def test_the_command_measures_resumes_and_says_where(tmp_path: Path) -> None:
+def test_the_command_measures_resumes_and_says_where(tmp_path: Path, capsys) -> None:
     arguments = ["--out", str(tmp_path), "--modes", "dense,cpu-mid", "--steps", "3", "--trace"]
     main.main(arguments)
+    said = capsys.readouterr().out
+    assert [line.split()[:5] for line in said.splitlines() if " 100 " in line] == [
+        ["dense", "1", "100", "100", "3"],
+        ["cpu-mid", "1", "100", "16", "3"],
+    ]
+    assert said.splitlines()[-2:] == [
+        "essim sweep validate-laptop --set hardware=mine --set workload.output_tokens=4 "
+        "--set 'sweep.workload.batch=[1]' --set 'sweep.workload.input_tokens=[100]' "
+        f"--out {tmp_path}/predicted.csv",
+        f"essim compare {tmp_path}/predicted.csv {tmp_path}/decode.csv",
+    ]
     rows = rows_of(tmp_path / "decode.csv")
     assert [(row["mode"], row["repetition"]) for row in rows] == [
         (mode, repetition) for repetition in "123" for mode in ("dense", "cpu-mid")

@@ -52,6 +52,8 @@ def test_measuring_again_measures_nothing_twice(measured: Path) -> None:
     done = essim("measure", "--profile", "mine", "--quick", cwd=measured)
     assert done.returncode == 0, done.stderr
     assert {file: file.read_bytes() for file in folder.rglob("*.csv")} == before
+    assert done.stdout.splitlines()[-1] == "Next: essim sweep laptop --set hardware=mine"
+    assert "of 20 samples, fewer than 30" in done.stdout
 
 
 def test_tables_of_other_kernels_warn_and_are_not_resumed(measured: Path, tmp_path: Path) -> None:

@@ -52,6 +52,13 @@ def test_a_resumed_run_skips_what_is_there(tmp_path: Path) -> None:
     assert len(ResultTable(path, AXES, "abc")) == 3
 
 
+def test_a_table_with_the_old_names_of_its_columns_is_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "gemm.csv"
+    ResultTable(path, AXES, "abc").append(one(spec(1)))
+    path.write_text(path.read_text().replace("low_s", "p5_s").replace("high_s", "p95_s"))
+    assert spec(1) in ResultTable(path, AXES, "abc")
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

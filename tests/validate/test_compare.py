@@ -65,6 +65,23 @@ def test_pairs_carry_the_mean_and_the_spread_of_repetitions(tmp_path: Path) -> N
     assert result.coverage is None
 
 
+def test_a_measurement_is_unsteady_where_repetitions_or_steps_are_apart(tmp_path: Path) -> None:
+    real = cells(
+        tmp_path,
+        *(measured("dense", s, r, unstable=False) for r, s in enumerate((1.0, 1.09), 1)),
+        *(measured("gpu-target", s, r, unstable=False) for r, s in enumerate((1.0, 1.11), 1)),
+        *(measured("cpu-mid", 1.0, r, unstable=flag) for r, flag in enumerate((False, True), 1)),
+    )
+    assert [row["unsteady"] for row in real] == [False, True, True]
+    rows = [predicted(mode) for mode in ("dense", "gpu-target", "cpu-mid")]
+    result = compare(rows, real, {})
+    assert [pair["unsteady"] for pair in result.pairs] == [False, True, True]
+    assert [row["unsteady_cells"] for row in result.errors] == [2, 0, 1, 1]
+    for ending in (".csv", ".parquet"):
+        file = tmp_path / f"pairs{ending}"
+        assert result_files(result.pairs, file, {}, PAIR_COLUMNS)[file]
+
+
 def test_what_has_no_partner_is_dropped_with_its_reason(tmp_path: Path) -> None:
     real = cells(
         tmp_path, measured("gpu-target", 6e-3), measured("cpu-mid", 6e-3), measured("cpu-in", 6e-3)
