@@ -67,7 +67,9 @@ def _parquet_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column]) -> byt
     for name, column in columns.items():
         values = [row.get(name) for row in rows]
         kind = pa.string()
-        if any(isinstance(v, float) for v in values):
+        if any(isinstance(v, bool) for v in values):
+            kind = pa.bool_()
+        elif any(isinstance(v, float) for v in values):
             kind = pa.float64()
         elif any(isinstance(v, int) for v in values):
             kind = pa.int64()
