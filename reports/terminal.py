@@ -218,8 +218,8 @@ def comparison(result: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], ce
     if cells:
         low_high = ["predicted_low_s", "predicted_high_s"] if result["coverage"] else []
         cell = ["mode", "batch", "context_tokens", "attended_tokens"]
-        measured = ["measured_s", "unsteady", "error_frac"]
-        columns(result["pairs"], [*cell, "predicted_s", *low_high, *measured])
+        measured = ["predicted_s", "measured_s", "error_frac", "unsteady"]
+        columns(result["pairs"], [*cell, *measured, *low_high])
     group = ["mode", "attended_tokens"]
     errors = ["cells", "unsteady_cells", "bias_frac", "mape_frac", "worst_frac", "worst_cell"]
     columns(result["errors"], [*group, *errors])
