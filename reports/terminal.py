@@ -68,11 +68,12 @@ def sweep(rows: Sequence[ResultRow], baselines: Sequence[str], verbose: bool) ->
         shown = [row for row in shown if row["output_tokens"] in (outputs[0], outputs[-1])]
     shown = shown[:_MOST_ROWS]
     axes = differing(rows) or ["routing"]
-    keys = fitting(axes, _RESULTS, shown)
+    results = [key for key in _RESULTS if any(row.get(key) is not None for row in shown)]
+    keys = fitting(axes, results, shown)
     notes = []
     if len(shown) < len(rows):
         notes.append(f"{len(shown)} of {len(rows)} rows shown")
-    left_out = [heading(key) for key in _RESULTS if key not in keys]
+    left_out = [heading(key) for key in results if key not in keys]
     if left_out:
         notes.append(f"no room for {', '.join(left_out)}")
     table = Table(box=SIMPLE_HEAD, pad_edge=False)

@@ -83,8 +83,9 @@ def run_notes(row: ResultRow, provisional: bool) -> list[str]:
     """Return what to know beside `run_verdict`: the rate, how much is measured, what is not."""
     notes = []
     if row["decode_tokens_per_s"] is not None:
-        notes = [f"It decodes {rate(row)}; {measured_share([row])}."]
-        notes += least_measured([row], lambda row: "this point")
+        little = least_measured([row], lambda row: "this point")
+        share = "" if little else f"; {measured_share([row])}"
+        notes = [f"It decodes {rate(row)}{share}.", *little]
     return [*notes, *([PROVISIONAL] if provisional else []), QUALITY_NOTE]
 
 
