@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from essim.results.column import AnyRow, Row
@@ -30,18 +26,6 @@ _RESULTS = (
 )
 # More tables of routings by batch are cut to so many.
 _MOST_TABLES = 4
-
-
-class TableProgress(Protocol):
-    """How far a table is measured."""
-
-    @property
-    def done(self) -> int:
-        """Points done."""
-
-    @property
-    def total(self) -> int:
-        """Points to do."""
 
 
 def run(row: ResultRow, baseline: str, parts: Sequence[Row]) -> None:
@@ -230,20 +214,3 @@ def comparison(result: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], ce
         print(f"{step['of']['mode']}, op by op:")
         shown = ["kind", "predicted_ops", "real_ops", "predicted_s", "real_s", "error_s"]
         columns(step["errors"], [*shown, "error_frac"])
-
-
-@contextmanager
-def table_progress() -> Iterator[Callable[[str, TableProgress], None]]:
-    """Yield a callback that shows which table is measured, on stderr, if someone is looking."""
-    if not sys.stderr.isatty():
-        yield lambda table, state: None
-        return
-    with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(table: str, state: TableProgress) -> None:
-            if table not in tasks:
-                tasks[table] = bar.add_task(table, total=state.total)
-            bar.update(tasks[table], completed=state.done, total=state.total)
-
-        yield tell

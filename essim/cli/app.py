@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from essim.cli.options import (
+    Commands,
     Engine,
     EngineOption,
     JsonOption,
@@ -18,12 +20,12 @@ from essim.cli.options import (
     VerboseOption,
     What,
     print_json,
-    progress,
     say_written,
     shows_errors,
     warn_of_old_kernels,
 )
 from essim.cli.profile import app as profile_commands
+from essim.cli.progress import progress, table_progress
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from essim.simulate.sweep import Simulator
 
 app = typer.Typer(
+    cls=Commands,
     help="What does it buy to choose KV pages earlier, and where should that routing run?",
     no_args_is_help=True,
     add_completion=False,
@@ -104,8 +107,9 @@ def sweep(
 
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
     check_outputs([file], out, html)
-    with progress(len(points)) as advance:
-        rows = simulator.rows(points, advance)
+    with progress() as tell:
+        done = itertools.count(1)
+        rows = simulator.rows(points, lambda: tell("points", next(done), len(points)))
     add_swept(base, points, rows)
     axes = map_axes(base, rows, map_)
     cells = break_even(points, rows, *axes) if axes else []
@@ -205,9 +209,11 @@ def measure(
             raise
         raise AbsentError("measuring needs torch", TORCH_HINT) from None
     from essim.cli import listing
+    from essim.hardware.from_another import check_name
     from reports import terminal as show
 
-    with show.table_progress() as tell:
+    check_name(profile, "--profile")
+    with table_progress() as tell:
         written = measure_machine(profile, out, quick, tell)
     say_written(written)
     show.entries(listing.tables(written))

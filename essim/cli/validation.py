@@ -21,6 +21,7 @@ from essim.cli.options import (
     say_written,
     warn_of_old_kernels,
 )
+from essim.cli.progress import table_progress
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ def validate(
     from essim.text.files import check_outputs
     from essim.validate.compare import compare as compared
     from essim.validate.measured_run import read_facts, read_measured
-    from reports import terminal as show
 
     file = find_scenario(scenario)
     check_outputs([file], html=html)
@@ -95,7 +95,7 @@ def validate(
     simulator = Simulator(file.parent, seed=seed)
     profiles = [simulator.profile(n) for n in dict.fromkeys(p.hardware for p in points)]
     warn_of_old_kernels(profiles)
-    with tempfile.TemporaryDirectory() as scratch, show.table_progress() as tell:
+    with tempfile.TemporaryDirectory() as scratch, table_progress() as tell:
         folder = out or Path(scratch)
         command = " ".join(("essim validate", scenario, *(f"--set {text}" for text in set_)))
         runnable, refused = measure_points(points, folder, command, tell, traces=out is not None)

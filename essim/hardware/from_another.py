@@ -66,13 +66,13 @@ def base_profile(name: str) -> Document:
     return read_yaml(file)
 
 
-def new_file(name: str, folder: Path) -> Path:
-    """Return where a new profile's YAML goes.
+def check_name(name: str, key: str = "NAME") -> None:
+    """Refuse what can be no profile's name.
 
     Raises
     ------
     InputError
-        If its name is no file name, or that of a profile that is there.
+        If it has a folder or an ending, naming the option `key`.
     """
     if (
         not name
@@ -81,7 +81,18 @@ def new_file(name: str, folder: Path) -> Path:
         or name.endswith((".yaml", ".yml"))
     ):
         hint = "Give one without folder and ending, such as my-gpu"
-        raise InputError(f"{name!r} is no name of a profile", hint, key="NAME")
+        raise InputError(f"{name!r} is no name of a profile", hint, key=key)
+
+
+def new_file(name: str, folder: Path) -> Path:
+    """Return where a new profile's YAML goes.
+
+    Raises
+    ------
+    InputError
+        If its name is no file name, or that of a profile that is there.
+    """
+    check_name(name)
     file = folder / f"{name}.yaml"
     try:
         there = find_profile(name, Path())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Generic, Literal, TypeVar, cast
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from essim.errors import BadValueError
 from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Settings
@@ -12,7 +13,17 @@ from essim.text.yaml import Strict, nearest_hint
 
 T = TypeVar("T")
 
-DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
+_DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
+
+
+def _date(text: str) -> str:
+    if not _DATE.fullmatch(text):
+        hint = "Write it as 2026-12-01, 2026-12 or 2026"
+        raise BadValueError(f"must be a date (got {text!r})", hint)
+    return text
+
+
+Date = Annotated[str, AfterValidator(_date)]
 
 
 class Sourced(Strict, Generic[T]):
@@ -27,7 +38,7 @@ class Sourced(Strict, Generic[T]):
     high: T | None = None
     source: Literal["measured", "published", "assumed"]
     reference: str
-    date: Annotated[str, Field(pattern=DATE)]
+    date: Date
 
     @model_validator(mode="after")
     def _ordered(self) -> Sourced[T]:
@@ -95,7 +106,7 @@ class TableSpec(Strict):
     holds_for: dict[str, Settings] = Field(default_factory=dict)
     source: Literal["measured", "published"]
     reference: str
-    date: Annotated[str, Field(pattern=DATE)]
+    date: Date
     kernel_hash: str = ""
     note: str = ""
     heldout: HeldOut | None = None

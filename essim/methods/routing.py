@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from essim.errors import BadValueError
 from essim.model.shape import Count, ModelShape
+from essim.text.problems import shown
 from essim.text.yaml import Strict, nearest_hint
 
 Anchor = Literal["target", "in", "mid", "mix"]
@@ -54,7 +55,8 @@ PLACEMENTS = {
 def _known_place(name: Any) -> Any:
     if name not in list(PLACEMENTS):
         *most, last = map(repr, PLACEMENTS)
-        raise BadValueError(f"input should be {', '.join(most)} or {last} (got {name!r})")
+        hint = nearest_hint(str(name), list(PLACEMENTS))
+        raise BadValueError(f"must be {', '.join(most)} or {last} (got {shown(name)})", hint)
     return name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essim.errors import BadValueError, InputError
+from essim.text.parse import parse_yaml
+from essim.text.problems import described, nearest
 
 Path_ = tuple[str | int, ...]
 
 # More than any scenario or profile has; aliases of aliases reach it at once.
 _MOST_ENTRIES = 100_000
+_MOST_PROBLEMS = 10
+_MOST_KNOWN = 10
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -53,7 +56,7 @@ class Document:
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return self.file, self.lines[path[:length]]
-        return self.file, None
+        return self.file, 1 if self.lines else None
 
     def error(self, message: str, hint: str = "", *, at: Path_) -> InputError:
         """Return the error for something wrong at `at`."""
@@ -89,36 +92,15 @@ def read_yaml(file: Path) -> Document:
 def read_text(file: Path) -> str:
     """Return the text of `file`, or raise `InputError` saying why it cannot be read."""
     try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError("not a UTF-8 text file", file=file) from None
+        whole = file.read_bytes()
+        return whole.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = whole[: error.start].count(b"\n") + 1
+        raise InputError("not UTF-8 text", "Save it as UTF-8", file=file, line=line) from None
     except OSError as error:
         raise InputError(
             f"cannot be read ({error.strerror})", "Check the path", file=file
         ) from None
-
-
-def parse_yaml(text: str, file: Path | str) -> Any:
-    """Parse one YAML document, keeping line numbers on its mappings and sequences."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.constructor import DuplicateKeyError
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    try:
-        return YAML(typ="rt").load(text)
-    except DuplicateKeyError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        key = str(error.problem).split('"')[1] if '"' in str(error.problem) else ""
-        raise InputError(
-            "the key is there twice", "Delete one", file=file, line=line, key=key
-        ) from None
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark and file != "--set" else None
-        raise InputError(f"not valid YAML: {error.problem}", file=file, line=line) from None
-    except RecursionError:
-        raise InputError("not valid YAML: nested too deeply", file=file) from None
-    except (YAMLError, ValueError) as error:
-        raise InputError(f"not valid YAML: {' '.join(str(error).split())}", file=file) from None
 
 
 def _plain(node: Any, path: Path_, lines: dict[Path_, int]) -> Any:
@@ -167,31 +149,34 @@ def validate(model: type[M], data: Any, document: Document, at: Path_ = ()) -> M
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [_problem(e, data, model, document, at) for e in error.errors()]
-    raise problems[0] if len(problems) == 1 else InputError("\n".join(str(p) for p in problems))
+        problems = _problems(error, data, model, document, at)
+    if len(problems) == 1:
+        raise problems[0]
+    lines = [str(problem) for problem in problems[:_MOST_PROBLEMS]]
+    more = len(problems) - len(lines)
+    raise InputError("\n".join(lines + [f"... and {more} more"] * bool(more)))
 
 
-def _problem(
-    error: Any, data: Any, model: type[BaseModel], document: Document, at: Path_
-) -> InputError:
-    path = _existing_path(error["loc"], data, missing=error["type"] == "missing")
-    message, hint = error["msg"], ""
-    if error["type"] == "value_error":
-        refused = BadValueError.of(error["ctx"]["error"])
-        message, hint = refused.message, refused.hint
-    elif error["type"] == "extra_forbidden":
-        message = "unknown key"
-        own = ".".join(map(str, path))
-        hint = nearest_key_hint(str(path[-1]), list(key_paths(model)))
-        if f"'{own}'" in hint:
-            hint = "It belongs to another kind"
-    elif error["type"] == "missing":
-        message = "required, but missing"
-    elif error["type"] == "model_type":
-        message = f"must be a mapping of keys (got {error['input']!r})"
-    elif not isinstance(error["input"], dict | list):
-        message += f" (got {error['input']!r})"
-    return document.error(message[:1].lower() + message[1:], hint, at=(*at, *path))
+def _problems(
+    error: ValidationError, data: Any, model: type[BaseModel], document: Document, at: Path_
+) -> list[InputError]:
+    """Return an error for each key that is wrong; branches of a union are one."""
+    found: dict[Path_, list[Any]] = {}
+    for entry in error.errors():
+        path = _existing_path(entry["loc"], data, missing=entry["type"] == "missing")
+        found.setdefault(path, []).append(entry)
+    problems = []
+    for path, entries in found.items():
+        kind = entries[0]["type"]
+        if kind == "extra_forbidden":
+            message, hint = "unknown key", unknown_key_hint(path, model, data)
+        elif kind == "missing":
+            message, hint = "required, but missing", ""
+        else:
+            refused = described(entries)
+            message, hint = refused.message, refused.hint
+        problems.append(document.error(message, hint, at=(*at, *path)))
+    return problems
 
 
 def _existing_path(loc: Sequence[str | int], data: Any, *, missing: bool) -> Path_:
@@ -208,37 +193,73 @@ def _existing_path(loc: Sequence[str | int], data: Any, *, missing: bool) -> Pat
     return tuple(path)
 
 
-def key_paths(model: type[BaseModel]) -> Iterator[str]:
-    """Yield every dotted key the model accepts, from its JSON schema."""
+def key_paths(model: type[BaseModel], data: Any = None) -> Iterator[str]:
+    """Yield every dotted key the model accepts, from its JSON schema.
+
+    Of what has kinds, the keys of all of them, or with `data` of the kind that it is of.
+    """
     schema = model.model_json_schema()
     definitions = schema.get("$defs", {})
 
-    def walk(node: Mapping[str, Any], prefix: str, seen: frozenset[str]) -> Iterator[str]:
+    def walk(
+        node: Mapping[str, Any], prefix: str, seen: frozenset[str], data: Any
+    ) -> Iterator[str]:
         if "$ref" in node:
             name = node["$ref"].rsplit("/", 1)[-1]
             if name not in seen:
-                yield from walk(definitions[name], prefix, seen | {name})
-        for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):
-            yield from walk(branch, prefix, seen)
+                yield from walk(definitions[name], prefix, seen | {name}, data)
+        for branch in (*node.get("anyOf", ()), *_branches(node, data)):
+            yield from walk(branch, prefix, seen, data)
         for key, child in node.get("properties", {}).items():
             yield prefix + key
-            yield from walk(child, f"{prefix}{key}.", seen)
+            below = data.get(key) if isinstance(data, Mapping) else None
+            yield from walk(child, f"{prefix}{key}.", seen, below)
 
-    yield from walk(schema, "", frozenset())
+    yield from walk(schema, "", frozenset(), data)
+
+
+def _branches(node: Mapping[str, Any], data: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the kinds of a part: the one that `data` is of, all where it does not tell."""
+    told = node.get("discriminator", {})
+    kind = data.get(told.get("propertyName")) if isinstance(data, Mapping) else None
+    if isinstance(kind, str) and kind in told.get("mapping", {}):
+        return [{"$ref": told["mapping"][kind]}]
+    branches: Sequence[Mapping[str, Any]] = node.get("oneOf", ())
+    return branches
 
 
 def nearest_hint(word: str, known: Sequence[str]) -> str:
     """Return ``Did you mean ...?`` for the closest of `known`, or what is known."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = nearest(word, known)
     if close:
-        return f"Did you mean '{close[0]}'?"
+        return f"Did you mean '{close}'?"
     return f"Known: {', '.join(known)}" if 0 < len(known) <= 24 else ""
 
 
-def nearest_key_hint(word: str, paths: Sequence[str]) -> str:
+def unknown_key_hint(path: Path_, model: type[BaseModel], data: Any) -> str:
+    """Return what to do about a key that `model` does not have at `path`."""
+    own, key = ".".join(map(str, path)), str(path[-1])
+    if own in key_paths(model):
+        return "It belongs to another kind"
+    paths = list(key_paths(model, data))
+    if own.replace(":", ".") in paths:
+        return f"Did you mean '{own.replace(':', '.')}'?"
+    if ":" in key:
+        return "Write a space after the colon"
+    parent = own.removesuffix(key)
+    beside = [p.removeprefix(parent) for p in paths if p.startswith(parent)]
+    beside = [name for name in beside if "." not in name]
+    close = nearest(key, beside)
+    if close:
+        return f"Did you mean '{parent}{close}'?"
+    known = f"Known: {', '.join(beside)}" if len(beside) <= _MOST_KNOWN else ""
+    return nearest_key_hint(key, paths, cutoff=0.75) or known
+
+
+def nearest_key_hint(word: str, paths: Sequence[str], cutoff: float = 0.6) -> str:
     """Return ``Did you mean ...?`` for the dotted key whose last part is closest to `word`."""
     by_leaf: dict[str, str] = {}
     for path in paths:
         by_leaf.setdefault(path.rsplit(".", 1)[-1], path)
-    close = difflib.get_close_matches(word, by_leaf, n=1, cutoff=0.6)
-    return f"Did you mean '{by_leaf[close[0]]}'?" if close else ""
+    close = nearest(word, by_leaf, cutoff)
+    return f"Did you mean '{by_leaf[close]}'?" if close else ""

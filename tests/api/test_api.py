@@ -167,12 +167,12 @@ BAD = {
     "dict value": (
         {"workload": {"batch": 0, "input_tokens": 8, "output_tokens": 8}},
         {},
-        "<dict>: workload.batch: input should be greater than or equal to 1 (got 0)",
+        "<dict>: workload.batch: must be 1 or more (got 0)",
     ),
     "argument": (
         {},
         {"batch": 1.5},
-        "set: workload.batch: input should be a valid integer (got 1.5)",
+        "set: workload.batch: must be a whole number (got 1.5)",
     ),
     "preset": ({}, {"routing": "cpu-mdi"}, "set: routing: no routing 'cpu-mdi'. Did you mean"),
     "below": ({}, {"set": {"name.x": 1}}, "set: name.x: 'name' has no keys below it"),

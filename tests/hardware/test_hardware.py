@@ -63,11 +63,19 @@ def test_the_digest_covers_the_tables(profile) -> None:
     [
         ("{value: 141 GB,", "{value: 141e9,", "h.yaml:10: gpu.memory_bytes.value: 141000000000.0"),
         ("{value: 141 GB,", "{value: 141 GB/s,", "unknown unit 'GB/s' for bytes"),
-        ("{value: 141 GB,", "{value: 0 GB,", "gpu.memory_bytes.value: input should be greater"),
+        (
+            "{value: 141 GB,",
+            "{value: 0 GB,",
+            "gpu.memory_bytes.value: must be above 0 (got '0 GB')",
+        ),
         ("source: published, reference: NVIDIA H200 datasheet, ", "", "source: required, but"),
         ("source: measured, reference: empty", "source: guessed, reference: empty", "launch_s.sou"),
         ("  launch_s:", "  lanch_s:", "gpu.lanch_s: unknown key. Did you mean 'gpu.launch_s'?"),
-        ("date: 2024-11}", "date: last year}", "gpu.memory_bytes.date: string should match"),
+        (
+            "date: 2024-11}",
+            "date: last year}",
+            "gpu.memory_bytes.date: must be a date (got 'last year')",
+        ),
         ("name: h200-sxm", "nam: h200-sxm", "h.yaml:2: nam: unknown key. Did you mean 'name'?"),
         ("  norm:\n", "  act_plain:\n", "act_plain.csv does not exist"),
         ("  norm:\n", "  norm:\n    jumps: {row: [1]}\n", "jumps along 'row', no axis. Did"),

@@ -149,7 +149,7 @@ def test_what_cannot_be_is_refused_by_name(here, name, base, given, message: str
 
 
 def test_a_bad_date_is_refused(here) -> None:
-    with pytest.raises(InputError, match=r"d2h\.bandwidth_bytes_per_s\.date: string should match"):
+    with pytest.raises(InputError, match=r"d2h\.bandwidth_bytes_per_s\.date: must be a date"):
         made("mine", "h200-sxm", here, {"link": "26 GB/s"}, date="spring")
     assert not here.exists()
 

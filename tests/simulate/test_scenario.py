@@ -114,16 +114,25 @@ BAD = {
     ),
     "batch 0": (
         [("batch: 1", "batch: 0")],
-        "s.yaml:6: workload.batch: input should be greater than or equal to 1 (got 0)",
+        "s.yaml:6: workload.batch: must be 1 or more (got 0)",
     ),
-    "negative": ([("40960", "-5")], "s.yaml:6: workload.input_tokens: input should be greater"),
+    "negative": ([("40960", "-5")], "s.yaml:6: workload.input_tokens: must be 1 or more (got -5)"),
     "not a number": (
         [("40960", ".nan")],
-        "s.yaml:6: workload.input_tokens: input should be a valid integer",
+        "s.yaml:6: workload.input_tokens: must be a whole number (got nan)",
     ),
-    "infinite": ([("40960", ".inf")], "s.yaml:6: workload.input_tokens: input should be"),
-    "text for a number": ([("40960", "40k")], "workload.input_tokens: input should be a valid"),
-    "fraction of a token": ([("40960", "1.5")], "workload.input_tokens: input should be a valid"),
+    "infinite": (
+        [("40960", ".inf")],
+        "s.yaml:6: workload.input_tokens: must be a whole number (got inf)",
+    ),
+    "text for a number": (
+        [("40960", "40k")],
+        "workload.input_tokens: must be a whole number (got '40k'). Write 40960 or 40000",
+    ),
+    "fraction of a token": (
+        [("40960", "1.5")],
+        "workload.input_tokens: must be a whole number (got 1.5)",
+    ),
     "duplicate key": (
         [(OUTPUT_16, "output_tokens: 16, batch: 4")],
         "s.yaml:6: batch: the key is there twice. Delete one",
@@ -171,7 +180,7 @@ BAD = {
     "bad yaml": ([("{batch: 1", "{batch: 1]")], "s.yaml:6: not valid YAML"),
     "reserve": (
         [("cpu-mid", "cpu-mid\nmemory: {reserve_frac: 0}")],
-        "memory.reserve_frac: input should be greater than 0",
+        "memory.reserve_frac: must be above 0 (got 0)",
     ),
     "baseline": (
         [("cpu-mid", "cpu-mid\ncompare: {baseline: gpu}")],
@@ -183,7 +192,7 @@ BAD = {
     ),
     "swept value": (
         [(OUTPUT_16 + "}", OUTPUT_16 + "}\nsweep:\n  workload.batch:\n    - 1\n    - 0")],
-        "s.yaml:10: workload.batch: input should be greater than or equal to 1 (got 0)",
+        "s.yaml:10: workload.batch: must be 1 or more (got 0)",
     ),
     "swept preset": (
         [(OUTPUT_16 + "}", OUTPUT_16 + "}\nsweep:\n  routing: [cpu-mid, cpu]")],
@@ -191,7 +200,7 @@ BAD = {
     ),
     "empty sweep": (
         [(OUTPUT_16 + "}", OUTPUT_16 + "}\nsweep:\n  routing: []")],
-        "s.yaml:8: sweep.routing: list should have at least 1 item",
+        "s.yaml:8: sweep.routing: must be a list, and not empty (got [])",
     ),
 }
 
@@ -209,7 +218,7 @@ def test_bad_input_says_file_line_key_and_what_is_wrong(
     ("override", "message"),
     [
         ("workload.batch", "--set: 'workload.batch' is not KEY=VALUE"),
-        ("workload.batch=0", "--set: workload.batch: input should be greater than or equal to 1"),
+        ("workload.batch=0", "--set: workload.batch: must be 1 or more"),
         ("workload.bach=1", "--set: workload.bach: unknown key. Did you mean 'workload.batch'?"),
         ("name.first=1", "--set: name.first: 'name' has no keys below it"),
         ("routing=cpu", "--set: routing: no routing 'cpu'"),
@@ -237,7 +246,7 @@ def test_missing_and_binary_files_are_refused(tmp_path: Path) -> None:
         load_scenario(tmp_path)
     file = tmp_path / "s.yaml"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not a UTF-8 text file"):
+    with pytest.raises(InputError, match=r"s.yaml:1: not UTF-8 text\. Save it as UTF-8"):
         load_scenario(file)
 
 

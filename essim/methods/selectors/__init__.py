@@ -11,6 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from essim.errors import BadValueError
 from essim.methods.selectors.base import SELECTORS, RouteWork, Selector
+from essim.text.problems import shown
 from essim.text.yaml import nearest_hint
 
 __all__ = ["SELECTORS", "AnySelector", "RouteWork", "Selector"]
@@ -24,9 +25,8 @@ def _read(value: object) -> Selector:
     if isinstance(value, Selector):
         return value
     if not isinstance(value, dict):
-        raise BadValueError(
-            f"input should be a valid dictionary or object to extract fields from (got {value!r})"
-        )
+        hint = f"Write {{kind: {value}, ...}}" if value in list(SELECTORS) else ""
+        raise BadValueError(f"must be a mapping with a kind (got {shown(value)})", hint)
     kind = value.get("kind")
     if kind not in list(SELECTORS):
         message = "no kind is given" if kind is None else f"no kind {kind!r}"
