@@ -15,6 +15,7 @@ from essim.hardware.profile import find_profile
 from essim.methods.routing import expand_preset
 from essim.model.hf import expand_model
 from essim.simulate.scenario import Scenario
+from essim.text.problems import shown
 from essim.text.yaml import (
     Document,
     Path_,
@@ -54,6 +55,7 @@ def points_of(
     _expand(data, document, folder)
     set_paths = [_override(key, value, data, document) for key, value in overrides]
     document = replace(document, overrides=dict.fromkeys(set_paths))
+    _default_routing(data, document)
     sweep = data.get("sweep")
     if isinstance(sweep, dict):
         for path in set_paths:
@@ -80,9 +82,7 @@ def _checked(data: dict[str, Any], document: Document, folder: Path) -> Scenario
 
 def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:
     """Replace presets by the mappings they stand for, in place."""
-    selector = data.get("selector")
-    if isinstance(selector, dict) and selector.get("kind") == "dense":
-        data.setdefault("routing", "gpu-target")  # nothing is routed
+    _default_routing(data, document)
     for key, expand in (
         ("model", lambda value: expand_model(value, folder)),
         ("routing", lambda value: expand_preset(value) if isinstance(value, str) else value),
@@ -92,6 +92,24 @@ def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:
                 data[key] = expand(data[key])
             except ValueError as error:
                 raise document.value_error(error, at=(key,)) from None
+            if not isinstance(data[key], dict):
+                message = f"must be a name or a mapping of keys (got {shown(data[key])})"
+                raise document.error(message, at=(key,))
+
+
+def _default_routing(data: dict[str, Any], document: Document) -> None:
+    """Give the base point a routing where the file has none: any if dense, else the first swept."""
+    if "routing" in data:
+        return
+    selector, sweep = data.get("selector"), data.get("sweep")
+    swept = sweep.get("routing") if isinstance(sweep, dict) else None
+    if isinstance(selector, dict) and selector.get("kind") == "dense":
+        data["routing"] = expand_preset("gpu-target")  # nothing is routed
+    elif isinstance(swept, list) and swept:
+        try:
+            data["routing"] = expand_preset(swept[0]) if isinstance(swept[0], str) else swept[0]
+        except ValueError as error:
+            raise document.value_error(error, at=("sweep", "routing", 0)) from None
 
 
 def _override(key: str, value: Any, data: dict[str, Any], document: Document) -> Path_:
@@ -155,7 +173,8 @@ def _check_sweep(base: Scenario, document: Document) -> None:
     known = [path for path in key_paths(Scenario) if path.split(".")[0] not in ("sweep", "name")]
     for key in base.sweep:
         if key not in known:
-            hint = nearest_key_hint(key.split(".")[-1], known)
+            own = [path for path in key_paths(Scenario, document.data) if path in known]
+            hint = nearest_key_hint(key.split(".")[-1], own)
             raise document.error("unknown key", hint, at=("sweep", key))
     for key, values in base.sweep.items():
         doubled = [value for i, value in enumerate(values) if value in values[:i]]

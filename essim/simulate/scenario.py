@@ -116,6 +116,8 @@ def find_scenario(name: str) -> Path:
     file, by_name = Path(name), shipped("scenarios") / f"{name}.yaml"
     if is_there(file):
         return file
+    if name and file.is_dir():
+        raise InputError("is a folder", "Give a scenario in it", file=file)
     if is_there(by_name):
         return by_name
     if not file.suffix:

@@ -33,6 +33,17 @@ def test_dense_attention_needs_no_routing(scenario_file) -> None:
         load_scenario(scenario_file(without))
 
 
+def test_the_first_swept_routing_is_that_of_a_base_point_without_one(scenario_file) -> None:
+    without = ("routing: cpu-mid\n", "")
+    more = "sweep: {routing: [gpu-target, cpu-in]}\n"
+    base, points = load_scenario(scenario_file(without, more=more))
+    assert [p.routing.name for p in (base, *points)] == ["gpu-target", "gpu-target", "cpu-in"]
+    base, points = load_scenario(scenario_file(without), ["sweep.routing=[cpu-mid, cpu-in]"])
+    assert [p.routing.name for p in (base, *points)] == ["cpu-mid", "cpu-mid", "cpu-in"]
+    with pytest.raises(InputError, match=r"s.yaml:6: sweep.routing.0: no routing 'cpu'"):
+        load_scenario(scenario_file(without, more="sweep: {routing: [cpu]}\n"))
+
+
 def test_set_reads_yaml_and_takes_presets_and_new_keys(scenario_file) -> None:
     overrides = [
         "routing=gpu-target-fused",
