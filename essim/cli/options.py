@@ -140,5 +140,6 @@ def warn_of_old_kernels(profiles: Sequence[HardwareProfile]) -> None:
         if stale:
             names = " ".join(stale)
             warnings.warn(
-                f"{profile.spec.name}: measured with older kernels: {names}", stacklevel=2
+                f"{profile.place('tables', stale[0])}: measured with older kernels: {names}",
+                stacklevel=2,
             )

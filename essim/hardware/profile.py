@@ -35,6 +35,8 @@ class HardwareProfile:
         The profile whose times are carried over where this one has none.
     surveys
         Times over many shapes, by table.
+    lines
+        Where each key stands in the YAML.
     """
 
     file: Path
@@ -44,6 +46,12 @@ class HardwareProfile:
     heldout: Mapping[tuple[str, ...], Ratios] = field(default_factory=dict)
     reference: HardwareProfile | None = None
     surveys: Mapping[str, Table] = field(default_factory=dict)
+    lines: Mapping[tuple[str | int, ...], int] = field(default_factory=dict)
+
+    def place(self, *path: str) -> str:
+        """Return file and line of a key, for messages about it."""
+        line = self.lines.get(path)
+        return f"{self.file}:{line}" if line else str(self.file)
 
     @property
     def nominal(self) -> ProfileSpec:
@@ -192,7 +200,8 @@ def load_profile(file: Path, known: Mapping[str, Sequence[str]] | None = None) -
             found = ratios(tables[name], heldout_file(path))
             heldout |= {(name, *keys): values for keys, values in found.items()}
     other, surveys = _reference(spec, document), _surveys(spec, document)
-    return HardwareProfile(file, spec, tables, heldout=heldout, reference=other, surveys=surveys)
+    parts = {"heldout": heldout, "reference": other, "surveys": surveys, "lines": document.lines}
+    return HardwareProfile(file, spec, tables, **parts)  # type: ignore[arg-type]
 
 
 def _check_names(spec: ProfileSpec, known: Mapping[str, Sequence[str]], document: Document) -> None:

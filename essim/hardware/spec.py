@@ -8,10 +8,31 @@ from typing import Annotated, Generic, Literal, TypeVar, cast
 from pydantic import AfterValidator, Field, model_validator
 
 from essim.errors import BadValueError
-from essim.text.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Settings
+from essim.text.units import (
+    Bytes,
+    BytesPerSecond,
+    FlopsPerSecond,
+    Hertz,
+    Seconds,
+    Settings,
+    between,
+)
 from essim.text.yaml import Strict, nearest_hint
 
 T = TypeVar("T")
+
+# A number outside these has a wrong unit: they go from less than any machine has to some times what
+# the largest announced ones have (22 TB/s of HBM4, 35 PFLOP/s in FP4, 0.9 TB/s over NVLink-C2C).
+GpuMemory = Annotated[Bytes, between(1e9, 1e13, "B", "memory of a GPU")]
+GpuRate = Annotated[BytesPerSecond, between(1e9, 1e14, "B/s", "bandwidth of a GPU's memory")]
+GpuFlops = Annotated[FlopsPerSecond, between(1e9, 3e17, "FLOP/s", "peak of a GPU")]
+Launch = Annotated[Seconds, between(0, 1e-3, "s", "time of a launch")]
+Clock = Annotated[Hertz, between(1e8, 1e10, "Hz", "clock of a GPU")]
+CpuMemory = Annotated[Bytes, between(1e9, 1e15, "B", "memory of a host")]
+CpuRate = Annotated[BytesPerSecond, between(1e9, 1e13, "B/s", "bandwidth of a host's memory")]
+CpuFlops = Annotated[FlopsPerSecond, between(1e9, 1e15, "FLOP/s", "peak of a CPU")]
+LinkRate = Annotated[BytesPerSecond, between(1e8, 1e13, "B/s", "bandwidth of a link to a GPU")]
+Latency = Annotated[Seconds, between(0, 1e-2, "s", "latency of a flag")]
 
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
 
@@ -54,12 +75,12 @@ class Gpu(Strict):
     """A GPU's peaks as seen by one process; `clock_hz` is what it runs at under load."""
 
     name: str
-    memory_bytes: Sourced[Bytes]
-    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
-    bf16_flops_per_s: Sourced[FlopsPerSecond]
-    fp8_flops_per_s: Sourced[FlopsPerSecond] | None = None
-    launch_s: Sourced[Seconds]
-    clock_hz: Sourced[Hertz] | None = None
+    memory_bytes: Sourced[GpuMemory]
+    bandwidth_bytes_per_s: Sourced[GpuRate]
+    bf16_flops_per_s: Sourced[GpuFlops]
+    fp8_flops_per_s: Sourced[GpuFlops] | None = None
+    launch_s: Sourced[Launch]
+    clock_hz: Sourced[Clock] | None = None
 
     def flops_per_s(self, dtype: str) -> float:
         """Return the peak of GEMMs in `dtype`: that of bf16, but fp8 may have its own."""
@@ -72,16 +93,16 @@ class Cpu(Strict):
 
     name: str
     cores: Sourced[Annotated[int, Field(ge=1)]]
-    memory_bytes: Sourced[Bytes]
-    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
-    fp32_flops_per_s: Sourced[FlopsPerSecond]
+    memory_bytes: Sourced[CpuMemory]
+    bandwidth_bytes_per_s: Sourced[CpuRate]
+    fp32_flops_per_s: Sourced[CpuFlops]
 
 
 class Link(Strict):
     """One direction between host and GPU: bytes over bandwidth, plus the latency of a flag."""
 
-    bandwidth_bytes_per_s: Sourced[BytesPerSecond]
-    flag_latency_s: Sourced[Seconds]
+    bandwidth_bytes_per_s: Sourced[LinkRate]
+    flag_latency_s: Sourced[Latency]
 
 
 class HeldOut(Strict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,19 @@ def _checked(data: dict[str, Any], document: Document, folder: Path) -> Scenario
             check()
         except ValueError as error:
             raise document.value_error(error, at=(key,)) from None
+    _warn_of_padding(point, document)
     return point
+
+
+def _warn_of_padding(point: Scenario, document: Document) -> None:
+    """Warn of RocketKV's pages that kernels round up to a power of two."""
+    for key in ("page_tokens", "top_pages", "kv_block_tokens"):
+        number = getattr(point.selector, key, None) if point.selector.kind == "rocketkv" else None
+        if number and number.bit_count() > 1:
+            padded = 1 << number.bit_length()
+            message = f"{number} is no power of two: kernels work on {padded}, the price is of"
+            message += f" {number}"
+            warnings.warn(str(document.error(message, at=("selector", key))), stacklevel=2)
 
 
 def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:

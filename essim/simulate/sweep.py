@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from essim.hardware.profile import HardwareProfile, find_profile, load_profile
 from essim.results.column import Row
 from essim.results.columns import ResultRow
 from essim.simulate.memory import max_batch, memory, shortage
+from essim.simulate.remarks import remarks
 from essim.simulate.replay import Run, run_decode, run_prefill
 from essim.simulate.rows import empty_row
 from essim.simulate.scenario import Scenario
@@ -66,6 +68,9 @@ class Simulator:
             for run in (point, point.with_routing(point.compare.baseline), point.with_dense()):
                 key, steps = _key(run), run.workload.output_tokens - 1
                 self._longest[key] = max(self._longest.get(key, 0), steps)
+        profiles = {p.hardware: self.profile(p.hardware) for p in points}
+        for remark in remarks(points, profiles):
+            warnings.warn(remark, stacklevel=2)
         rows = []
         for point in points:
             rows.append(self._row(point))

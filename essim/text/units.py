@@ -65,6 +65,30 @@ def _quantity(dimension: str) -> Any:
     return BeforeValidator(lambda text: parse_quantity(text, dimension), json_schema_input_type=str)
 
 
+def format_si(value: float, unit: str) -> str:
+    """Return a number for people with a decimal prefix: ``3.35 TB/s``."""
+    prefixes = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
+    prefixes |= {prefix: float(factor) for prefix, factor in _DECIMAL.items() if prefix}
+    fitting = [(factor, prefix) for prefix, factor in prefixes.items() if factor <= abs(value)]
+    factor, prefix = max(fitting, default=(1.0, ""))
+    return f"{value / factor:g} {prefix}{unit}"
+
+
+def between(low: float, high: float, unit: str, what: str) -> AfterValidator:
+    """Return a check that a number is one that `what` can have, else what unit was meant."""
+
+    def check(value: float) -> float:
+        if low <= value <= high:
+            return value
+        ends = f"{format_si(low, unit)} to {format_si(high, unit)}"
+        scaled = (value * 1000.0**power for power in (-1, 1, -2, 2, -3, 3))
+        meant = next((number for number in scaled if low <= number <= high), None)
+        hint = "" if meant is None else f"Did you mean {format_si(meant, unit)}?"
+        raise BadValueError(f"{format_si(value, unit)} is no {what} ({ends})", hint)
+
+    return AfterValidator(check)
+
+
 Seconds = Annotated[float, _quantity("seconds"), Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[float, _quantity("bytes"), Field(gt=0, allow_inf_nan=False)]
 BytesPerSecond = Annotated[float, _quantity("bytes/s"), Field(gt=0, allow_inf_nan=False)]
