@@ -63,6 +63,43 @@ def test_the_commands_of_the_worked_example_run(tmp_path: Path, command: str) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def shown(kind: str) -> str:
+    (block,) = re.findall(rf"```{kind}\n(.*?)```", (DOCS / "tutorial.md").read_text(), re.DOTALL)
+    return block
+
+
+def test_the_commands_of_the_tutorial_run_in_order(tmp_path: Path) -> None:
+    (tmp_path / "my-model.json").write_text(shown("json"))
+    (tmp_path / "my.yaml").write_text(shown("yaml"))
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / "tutorial.md").read_text(), re.DOTALL)
+    written = []
+    for command in blocks:
+        program, *arguments = shlex.split(command)
+        assert program == "essim"
+        done = subprocess.run(
+            [sys.executable, "-m", "essim", *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        written += re.findall(r"^wrote (.+)$", done.stderr, re.MULTILINE)
+    assert written == ["hardware_profiles/my-gpu.yaml", "out/my.csv", "out/my.html"]
+
+
+def test_the_glossary_has_its_words_in_one_or_two_sentences() -> None:
+    entries = re.findall(r"^### (.+)\n((?:[^#\n].*\n)+)", (DOCS / "glossary.md").read_text(), re.M)
+    words = {word for word, _ in entries}
+    assert words >= {"exposed", "ceiling", "anchor", "publish and await", "tail page", "held out"}
+    assert words >= {"kept prompt", "TPOT", "GQA", "page", "window", "side stream"}
+    for word, text in entries:
+        sentences = re.findall(r"[.:?](?:\s|$)", text)
+        assert 1 <= len(sentences) <= 4, word
+        assert len(text.split()) <= 45, word
+
+
 def layer_us(routing: str) -> tuple[dict[str, float], float]:
     """Durations of layer 10's ops at S = 8192 on the shipped profile, and that layer's period."""
     overrides = [f"routing={routing}", "workload.output_tokens=4097"]
