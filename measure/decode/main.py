@@ -134,3 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except EssimError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        kept = f"what was measured is kept in {options.out}; the same command goes on from there"
+        print(f"stopped: {kept}", file=sys.stderr)
+        sys.exit(130)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import warnings
 from pathlib import Path
@@ -290,7 +291,7 @@ def test_ctrl_c_says_what_is_kept(monkeypatch, tmp_path: Path, scenario_file) ->
     assert not out.exists()
 
 
-def test_ctrl_c_keeps_what_was_measured(monkeypatch, tmp_path: Path, scenario_file) -> None:
+def test_ctrl_c_keeps_what_was_measured(monkeypatch, capsys, tmp_path: Path, scenario_file) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr("measure.main.measure_machine", interrupted)
     command = ("measure", "--profile", "mine", "--out", str(tmp_path))
@@ -299,6 +300,14 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch, tmp_path: Path, scenario_fi
     (tmp_path / "mine" / "norm.csv").write_text("rows,p50_s\n")
     kept = f"stopped: what was measured is kept in {tmp_path / 'mine'}; the same command goes on"
     assert essim(*command) == (130, [f"{kept} from there"])
+    monkeypatch.setattr("measure.decode.main.plan_of_this_machine", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("measure.decode.main").main(["--out", str(tmp_path)])
+    assert ended.value.code == 130
+    kept = (
+        f"stopped: what was measured is kept in {tmp_path}; the same command goes on from there\n"
+    )
+    assert capsys.readouterr().err == kept
     monkeypatch.setattr("measure.decode.validate.measure_points", interrupted)
     done = essim("validate", str(scenario_file()))
     assert done == (130, ["stopped: nothing is kept without --out"])
