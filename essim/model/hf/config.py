@@ -69,11 +69,11 @@ def read_config(file: Path) -> ModelShape:
     for key in _NESTED:
         if isinstance(document.data.get(key), dict):
             source = source.nested(key)
-            source.warn(f"only the text model under {key} is read")
+            source.warn(f"only the text model under {key} is read", key)
             break
     for key in ("vision_config", "audio_config"):
         if source is outer and source.get(key):
-            source.warn(f"{key} is not read: only the text model is counted")
+            source.warn(f"{key} is not read: only the text model is counted", key)
     kind = str(source.get("model_type", "llama")).lower()
     _refuse(source, kind)
     _add_defaults(source, kind)
@@ -122,7 +122,8 @@ def _gated(source: Source, kind: str) -> bool:
     if kind in families.PLAIN_MLP or set(names) & set(families.PLAIN_ACTIVATIONS):
         return False
     if kind not in families.GATED_MLP:
-        source.warn(f"model type {kind!r} is not known: taken as a decoder with gated MLPs")
+        message = f"model type {kind!r} is not known: taken as a decoder with gated MLPs"
+        source.warn(message, "model_type")
     return True
 
 

@@ -51,6 +51,7 @@ def _stretched(source: Source, rope: _Rope, tokens: int, kind: str) -> int:
         return tokens if tokens > original else int(rope.factor * original)
     if rope.kind in ("linear", "dynamic", "ntk") and (rope.original or tokens) >= tokens:
         source.warn(
-            f"rope_scaling of type {rope.kind} is not applied: a context of {tokens} tokens taken"
+            f"rope_scaling of type {rope.kind} is not applied: a context of {tokens} tokens taken",
+            "rope_scaling",
         )
     return tokens

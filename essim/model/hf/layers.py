@@ -181,7 +181,9 @@ def _windowed(source: Source, keys: _Windows, kind: str, layers: int) -> list[Mi
     if first is None:
         first = 28 if kind in SLIDING_ON_REQUEST else 0
     if not keys.use_sliding_window and kind not in ALL_SLIDING:
-        source.warn("sliding_window without a pattern: it is taken to hold in all layers")
+        source.warn(
+            "sliding_window without a pattern: it is taken to hold in all layers", "sliding_window"
+        )
     return ["sliding" if i >= first else "full" for i in range(layers)]
 
 

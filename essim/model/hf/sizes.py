@@ -102,7 +102,8 @@ def read_heads(source: Source, sizes: Sizes) -> dict[str, Any]:
         raise source.error(key, message, "Give head_dim")
     kv_heads = _kv_heads(source, keys, heads)
     if kv_heads is None and source.read(_PerLayer).kv_heads is None:
-        source.warn(f"num_key_value_heads is absent: {heads} taken, one for each attention head")
+        message = f"num_key_value_heads is absent: {heads} taken, one for each attention head"
+        source.warn(message, "num_key_value_heads")
     head_dim = keys.head_dim or sizes.hidden // heads
     return {"heads": heads, "kv_heads": kv_heads or heads, "head_dim": head_dim}
 

@@ -100,9 +100,10 @@ class Source:
         """Return the error for something wrong at `key`."""
         return self.document.error(message, hint, at=(*self.at, key))
 
-    def warn(self, message: str) -> None:
-        """Say what was assumed."""
-        warnings.warn(f"{self.document.file}: {message}", stacklevel=2)
+    def warn(self, message: str, key: str = "") -> None:
+        """Say what was assumed, of a key or of one that is absent."""
+        file, line = self.document.place((*self.at, key) if key else self.at)
+        warnings.warn(f"{file}:{line}: {message}" if line else f"{file}: {message}", stacklevel=2)
 
 
 # How far a model can see and how far it was trained to are told apart by some.
