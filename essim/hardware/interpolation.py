@@ -127,14 +127,19 @@ class Grid:
         assert times is not None
         return float(times.min())
 
-    def fallen_cells(self, axes: Sequence[str]) -> int:
-        """Return how many cells take clearly less time than a smaller one along an axis."""
+    def fallen_points(self, axes: Sequence[str]) -> list[tuple[float, ...]]:
+        """Return the points that take clearly less time than a smaller one, once an axis."""
         times = self.values.get("mean_s", self.values.get("p50_s"))
-        fallen = 0
+        fallen: list[tuple[float, ...]] = []
         for i, axis in enumerate(axes):
             if axis in GROWING and times is not None:
                 along = np.moveaxis(times, i, 0)
-                fallen += int((along[1:] < (1 - FALL_FRAC) * along[:-1]).sum())
+                falls = np.zeros(along.shape, dtype=bool)
+                falls[1:] = along[1:] < (1 - FALL_FRAC) * along[:-1]
+                at = np.argwhere(np.moveaxis(falls, 0, i))
+                fallen += [
+                    tuple(float(a[k]) for a, k in zip(self.axes, p, strict=True)) for p in at
+                ]
         return fallen
 
     def at(self, coordinates: Sequence[ArrayLike]) -> Lookup:

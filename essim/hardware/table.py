@@ -86,30 +86,37 @@ def read_table(
     rows: dict[tuple[str, ...], dict[tuple[float, ...], list[dict[str, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
+    places: dict[tuple[tuple[str, ...], tuple[float, ...]], int] = {}
     for line, row in lines:
         number = {c: positive(row[c], c, file, line) for c in [*axes, *columns]}
         percentiles = [number[c] for c in columns if c != "mean_s"]
         if percentiles != sorted(percentiles):
             raise InputError("percentiles must not fall", file=file, line=line)
         point = tuple(number[axis] for axis in axes)
-        rows[tuple(row[k] for k in keys)][point].append({c: number[c] for c in columns})
+        key = tuple(row[k] for k in keys)
+        places.setdefault((key, point), line)
+        rows[key][point].append({c: number[c] for c in columns})
     after = tuple(frozenset((jumps or {}).get(axis, ())) for axis in axes)
     grids = {
         key: replace(_grid(file, name, key, axes, points, columns), jumps=after)
         for key, points in rows.items()
     }
     table = Table(name, tuple(keys), tuple(axes), grids)
-    _warn_of_falls(file, table)
+    _warn_of_falls(file, table, places)
     return table
 
 
-def _warn_of_falls(file: Path, table: Table) -> None:
-    """Warn of times that fall along an axis along which work grows."""
-    cells = {key: grid.fallen_cells(table.axes) for key, grid in table.grids.items()}
-    fallen = {key: count for key, count in cells.items() if count}
+def _warn_of_falls(
+    file: Path, table: Table, places: Mapping[tuple[tuple[str, ...], tuple[float, ...]], int]
+) -> None:
+    """Warn of times that fall along an axis along which work grows, at the first one's line."""
+    points = {key: grid.fallen_points(table.axes) for key, grid in table.grids.items()}
+    fallen = {key: found for key, found in points.items() if found}
     if fallen and table.name != SLOWDOWN:
         where = " ".join(*fallen) if len(fallen) == 1 else f"in {len(fallen)} grids"
-        message = f"{f'{file} {where}'.strip()}: {sum(fallen.values())} cells are faster than a "
+        line = min(places[key, point] for key, found in fallen.items() for point in found)
+        count = sum(map(len, fallen.values()))
+        message = f"{f'{file}:{line} {where}'.strip()}: {count} cells are faster than a "
         warnings.warn(f"{message}smaller one; kept", stacklevel=3)
 
 
