@@ -13,7 +13,7 @@ from essim.methods.routing import PRESETS, Routing, expand_preset
 from essim.methods.selectors import AnySelector, Selector
 from essim.methods.selectors.dense import Dense
 from essim.model.shape import ATTENDS, Count, ModelShape
-from essim.text.files import is_there
+from essim.text.files import is_folder, is_there
 from essim.text.yaml import Strict, nearest_hint
 
 
@@ -116,7 +116,7 @@ def find_scenario(name: str) -> Path:
     file, by_name = Path(name), shipped("scenarios") / f"{name}.yaml"
     if is_there(file):
         return file
-    if name and file.is_dir():
+    if name and is_folder(file):
         raise InputError("is a folder", "Give a scenario in it", file=file)
     if is_there(by_name):
         return by_name

@@ -48,6 +48,14 @@ def is_there(file: Path) -> bool:
         return False
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether a folder is there; a name that no file can have is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def check_ending(file: Path) -> None:
     """Raise `InputError` unless `file` ends in ``.csv`` or ``.parquet``."""
     if file.suffix not in (".csv", ".parquet"):
