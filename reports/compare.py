@@ -10,7 +10,7 @@ from plotly.graph_objects import Figure, Scatter
 
 from essim.results.column import AnyRow, Rows, number
 from essim.results.tables import column
-from reports.series import COLOURS, SPARE_COLOURS, SYMBOLS
+from reports.palette import ACCENT, NEUTRAL, look
 
 _BASELINE = "gpu-target"
 _BARS = {
@@ -39,16 +39,17 @@ def parity(pairs: Rows) -> Figure:
                 y=ends,
                 mode="lines",
                 name="equal",
-                line={"color": "#808080", "dash": "dot"},
+                line={"color": NEUTRAL, "dash": "dot"},
                 hoverinfo="skip",
             )
         ]
     )
     for mode, own in _by_mode(pairs).items():
         xs = [_shown(row, "measured_s") for row in own]
-        figure.add_trace(_markers(mode, pairs, own, xs, "predicted_s"))
+        figure.add_trace(_markers(mode, own, xs, "predicted_s"))
+    figure.add_traces(_unsteady(pairs))
     figure.update_layout(
-        title={"text": "Predicted over measured mean step", "x": 0},
+        title={"text": "Predicted over measured mean step"},
         height=560,
         xaxis={"title": {"text": "measured, ms"}, "type": "log"},
         yaxis={"title": {"text": "predicted, ms"}, "type": "log"},
@@ -86,19 +87,20 @@ def curves(pairs: Rows, which: str, axis: str) -> list[Figure]:
             ]
             if len({row[axis] for row in own}) > 1:
                 where = f"{column(other).heading} {fixed:,}"
-                figures.append(_curve(pairs, own, which, axis, where, budget))
+                figures.append(_curve(own, which, axis, where, budget))
     return figures
 
 
-def _curve(pairs: Rows, shown: Rows, which: str, axis: str, where: str, budget: object) -> Figure:
+def _curve(shown: Rows, which: str, axis: str, where: str, budget: object) -> Figure:
     figure = Figure()
     for mode, own in _by_mode(shown).items():
         rows = sorted(own, key=lambda row: number(row[axis]) or 0.0)
         xs = [row[axis] for row in rows]
-        figure.add_traces(_band(rows, xs, which, _colour(pairs, mode)))
-        figure.add_trace(_line(mode, pairs, rows, xs, which))
-        markers = _markers(mode, pairs, rows, xs, f"measured_{which}")
+        figure.add_traces(_band(rows, xs, which, look(mode).colour))
+        figure.add_trace(_line(mode, rows, xs, which))
+        markers = _markers(mode, rows, xs, f"measured_{which}")
         figure.add_trace(markers.update(showlegend=False, error_y=_spread(rows, which)))
+    figure.add_traces(_unsteady(shown))
     _lay_out(figure, which, axis, where, budget)
     return figure
 
@@ -142,8 +144,8 @@ def grid(pairs: Rows, points: Mapping[str, Sequence[tuple[int, int]]]) -> Figure
     validated = sorted({(row["batch"], row["context_tokens"]) for row in pairs}, key=str)
     figure = Figure()
     for name, places, symbol, colour in (
-        (f"calibration, {len(calibrated)} points", calibrated, "circle-open", "#808080"),
-        (f"validation, {len(validated)} points", validated, "x", "#d55e00"),
+        (f"calibration, {len(calibrated)} points", calibrated, "circle-open", NEUTRAL),
+        (f"validation, {len(validated)} points", validated, "x", ACCENT),
     ):
         figure.add_trace(
             Scatter(
@@ -156,7 +158,9 @@ def grid(pairs: Rows, points: Mapping[str, Sequence[tuple[int, int]]]) -> Figure
             )
         )
     figure.update_layout(
-        title={"text": "Calibration and validation points", "x": 0},
+        title={
+            "text": "Calibration and validation points",
+        },
         height=460,
         xaxis={"title": {"text": "batch, sequences"}, "type": "log"},
         yaxis={"title": {"text": "context, tokens"}, "type": "log"},
@@ -176,24 +180,19 @@ def _shown(row: AnyRow, key: str) -> float | None:
     return column(key).shown.scaled(row.get(key))
 
 
-def _colour(pairs: Rows, mode: str) -> str:
-    unknown = [name for name in _by_mode(pairs) if name not in COLOURS]
-    return COLOURS.get(mode) or SPARE_COLOURS[unknown.index(mode) % len(SPARE_COLOURS)]
-
-
-def _line(mode: str, pairs: Rows, rows: Rows, xs: Sequence[object], which: str) -> Scatter:
+def _line(mode: str, rows: Rows, xs: Sequence[object], which: str) -> Scatter:
     return Scatter(
         x=xs,
         y=[_shown(row, f"predicted_{which}") for row in rows],
         name=html.escape(mode),
         legendgroup=mode,
         mode="lines",
-        line={"color": _colour(pairs, mode), "width": 2},
+        line={"color": look(mode).colour, "width": 2},
         hoverinfo="skip",
     )
 
 
-def _markers(mode: str, pairs: Rows, rows: Rows, xs: Sequence[object], key: str) -> Scatter:
+def _markers(mode: str, rows: Rows, xs: Sequence[object], key: str) -> Scatter:
     return Scatter(
         x=xs,
         y=[_shown(row, key) for row in rows],
@@ -201,13 +200,34 @@ def _markers(mode: str, pairs: Rows, rows: Rows, xs: Sequence[object], key: str)
         legendgroup=mode,
         mode="markers",
         marker={
-            "color": _colour(pairs, mode),
-            "symbol": SYMBOLS[list(_by_mode(pairs)).index(mode) % len(SYMBOLS)],
-            "size": 8,
+            "color": look(mode).colour,
+            "symbol": [_symbol(mode, row) for row in rows],
+            "size": 9,
         },
         hovertext=[_hover(row) for row in rows],
         hovertemplate="%{hovertext}<extra></extra>",
     )
+
+
+def _symbol(mode: str, row: AnyRow) -> str:
+    """Return a mode's marker, hollow where its measurement is not steady."""
+    return look(mode).symbol + ("-open" if row.get("unsteady") else "")
+
+
+def _unsteady(rows: Rows) -> list[Scatter]:
+    """Return a legend entry for hollow markers, nothing where there are none."""
+    if not any(row.get("unsteady") for row in rows):
+        return []
+    return [
+        Scatter(
+            x=[None],
+            y=[None],
+            name="hollow: unsteady measurement",
+            mode="markers",
+            marker={"color": NEUTRAL, "symbol": "circle-open", "size": 9},
+            hoverinfo="skip",
+        )
+    ]
 
 
 def _spread(rows: Rows, which: str) -> dict[str, Any]:
@@ -270,12 +290,11 @@ def _lay_out(figure: Figure, which: str, axis: str, fixed: str, budget: object) 
         notes.append(_SO_FAR)
         place += " (kept prompt + output so far)"
     unit = column(f"measured_{which}").shown.unit
-    ticks = sorted({int(x) for trace in figure.data for x in trace.x})
+    ticks = sorted({int(x) for trace in figure.data for x in trace.x if x is not None})
     figure.update_layout(
         title={
             "text": f"{what} over {column(axis).heading}",
             "subtitle": {"text": f"{fixed}{attended}"},
-            "x": 0,
         },
         height=460,
         xaxis={

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from essim.results.column import AnyRow, Rows
+from essim.results.column import AnyRow, Rows, number
 from reports.compare import curves, grid, parity
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 from reports.step_page import step_figure
@@ -75,27 +75,38 @@ def compare_blocks(
 def _step(step: Mapping[str, Any]) -> list[Block]:
     """Return one predicted step over the traced one, and errors by op kind."""
     rows: list[AnyRow] = [
-        {**row, "stream": f"{_STREAMS.get(row['stream'], row['stream'])}, {side}"}
+        {**row, "stream": f"{_STREAMS.get(str(row['stream']), row['stream'])}, {side}"}
         for side in ("predicted", "real")
-        for row in step[side]
+        for row in _with_exposed(step[side])
     ]
     of = step["of"]
     order = sorted(dict.fromkeys(str(row["stream"]) for row in rows))
     rows.sort(key=lambda row: order.index(str(row["stream"])))
     title = f"{of['mode']}, predicted at batch {of['batch']}, context {of['context_tokens']}"
-    figure = step_figure(rows, title)
-    figure.layout.meta = {
-        "notes": [
-            "The real step is the one that the run traced for this mode: its first cell. Drag to "
-            "move, use the tools to zoom; it opens at the first routed layers."
-        ]
-    }
+    figure = step_figure(rows, title, of["mode"])
+    figure.layout.meta["notes"].append(
+        "The real step is the one that the run traced for this mode: its first cell."
+    )
     return [
         Heading(f"A step of {of['mode']}, predicted and real"),
         Chart(figure),
         Paragraph(_TRACED, "note"),
         Table(step["errors"], _OPS),
     ]
+
+
+def _with_exposed(rows: Rows) -> Iterator[AnyRow]:
+    """Yield ops of a trace with what the main stream waits, and all that it is busy with, exposed.
+
+    A predicted await starts when the answer is there; a real one spins from when it is asked for.
+    """
+    end_s = 0.0
+    for row in rows:
+        start, end = number(row["start_s"]) or 0.0, number(row["end_s"]) or 0.0
+        main = row["stream"] == "gpu"
+        wait_s = max(0.0, start - end_s) if main and row["kind"] == "await" else 0.0
+        yield {**row, "wait_s": wait_s, "exposed_s": end - start + wait_s if main else 0.0}
+        end_s = end if main else end_s
 
 
 _STREAMS = {"gpu": "main", "gpu_side": "side", "cpu": "router"}

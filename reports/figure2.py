@@ -10,11 +10,9 @@ from essim.results.column import Rows, number
 from essim.results.columns import unique
 from essim.results.tables import column
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
-from reports.series import SYMBOLS
+from reports.palette import look
 from reports.sweep_page import flat
 
-# Readable on white and near-black; told apart by hue, lightness and marker.
-_COLOURS = ("#1f7fd6", "#c27a00", "#00966d", "#b5609b")
 _SHOWN = (
     *("method", "compression", "budget_tokens", "page_tokens", "channels"),
     *("route_macs", "sparse_macs", "route_share_frac"),
@@ -54,17 +52,17 @@ def share_over_compression(rows: Rows) -> Figure:
     """Draw the share over compression c = S/B, a line for each method."""
     share = column("route_share_frac")
     figure = Figure()
-    for i, method in enumerate(unique(rows, "method")):
+    for method in unique(rows, "method"):
         own = [row for row in rows if row["method"] == method]
-        line = {"color": _COLOURS[i % len(_COLOURS)], "width": 2}
+        own_look = look(str(method))
         figure.add_trace(
             Scatter(
                 x=[row["compression"] for row in own],
                 y=[share.shown.scaled(row["route_share_frac"]) for row in own],
                 name=str(method),
                 mode="lines+markers",
-                line=line,
-                marker={"symbol": SYMBOLS[i % len(SYMBOLS)], "size": 8},
+                line={"color": own_look.colour, "width": 2},
+                marker={"color": own_look.colour, "symbol": own_look.symbol, "size": 9},
                 hovertemplate=f"{method}, c = %{{x}}: %{{y:.2f}} %<extra></extra>",
             )
         )
@@ -76,7 +74,6 @@ def share_over_compression(rows: Rows) -> Figure:
         title={
             "text": "Routing's share of attention-side compute",
             "subtitle": {"text": f"{tokens} cached tokens"},
-            "x": 0,
         },
         height=480,
         xaxis={

@@ -1,4 +1,4 @@
-"""Figures of a sweep: throughput over output length, gain over batch.
+"""Figures of a sweep: throughput, TPOT and gain over what was swept.
 
 A figure's `layout.meta["notes"]` lists sentences to print under it, such as the points left out.
 """
@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from plotly.graph_objects import Figure, Scatter
 
 from essim.results.column import AnyRow, Column, Rows
-from essim.results.columns import unique
 from essim.results.tables import column
-from reports.series import SETTING, Series, counts, hover_text, series_of, settings, value_of
+from reports.axes import axis_title, fixed_texts, groups, is_count, place_text, places
+from reports.palette import NEUTRAL
+from reports.series import Series, hover_text, series_of, value_of
 
 Metric: TypeAlias = Literal["decode", "output"]
 
 _RATE = {"decode": "decode_tokens_per_s", "output": "output_tokens_per_s"}
 _GAIN = {"decode": "decode_gain_frac", "output": "output_gain_frac"}
+_HEIGHTS = {1: 440, 2: 620, 3: 800}
 _BREAK_EVEN = "Below the line at 0 a routing costs more than it saves."
-_BARS = " Bars: 5th to 95th percentile."
-_DOTTED = " Dotted: the largest gain possible, if routing cost nothing."
+_BARS = "Bars: 5th to 95th percentile."
+_DOTTED = "Dotted: the largest gain possible, if routing cost nothing."
 
 
-def throughput_over_output(
-    rows: Rows, baseline: str, metric: Metric = "decode", by: Sequence[str] = ()
+def curves(
+    rows: Rows, baseline: str, axis: str, metric: Metric = "decode", by: Sequence[str] = ()
 ) -> list[Figure]:
-    """Draw throughput and gain over output length, one figure per batch.
+    """Draw throughput over an axis, TPOT over batch, and the gain where there is one.
 
     Parameters
     ----------
@@ -36,108 +38,80 @@ def throughput_over_output(
         One row per point.
     baseline : str
         Routing that the rows' gains are against.
+    axis : str
+        Column of the x axis. The other axes are fixed: a figure for each of their values.
     metric : {"decode", "output"}
         Decode throughput, or end-to-end throughput with prefill.
     by : sequence of str
-        Further swept columns that tell lines apart.
+        Further swept columns; those that are no numbers tell lines apart.
 
     Returns
     -------
     list of Figure
-        Empty where fewer than two output lengths were swept.
+        Empty where the axis has fewer than two values.
     """
-    rate, gain = column(_RATE[metric]), column(_GAIN[metric])
+    lines = [key for key in by if key != axis and not is_count(rows, key)]
+    shown = [column(_RATE[metric])]
+    if (metric, axis) == ("decode", "batch"):
+        shown.append(column("tpot_s"))
     figures = []
-    for setting in settings(rows):
-        for batch in counts(setting, "batch"):
-            group = [row for row in setting if row.get("batch") == batch]
-            series = series_of(rows, group, "output_tokens", by)
-            if not _worth_drawing(series, rate):
-                continue
-            gains = [s for s in series if not _is_flat_baseline(s, gain, baseline)]
-            ceiling = _ceiling(series, "y2") if metric == "decode" else []
-            dashed = [_line(s, gain, yaxis="y2", dash="dash") for s in gains]
-            figure = Figure([*(_line(s, rate) for s in series), *dashed, *ceiling])
-            versus = f" and gain over {baseline}" if dashed else ""
-            _lay_out(figure, f"{_capital(rate.heading)}{versus}, batch {batch:,}", group)
-            figure.update_layout(height=620, yaxis={"title": {"text": rate.title}})
-            if dashed or ceiling:
-                lower = _gain_axis(gains, gain, baseline) | {"domain": [0, 0.4]}
-                figure.update_layout(yaxis_domain=[0.46, 1], yaxis2=lower, xaxis_anchor="y2")
-            note = f"Dashed: {gain.heading}. {_BREAK_EVEN}" + _DOTTED * len(ceiling)
-            bars = _BARS * any(_bars(s, rate) is not None for s in series)
-            note = (note if dashed else "") + bars
-            gaps = _gaps(series, "output_tokens", (rate, gain), baseline)
-            figure.layout.meta = {"notes": [note.strip(), *gaps] if note else gaps}
-            figures.append(figure)
+    for group in groups(rows, axis, by):
+        series = series_of(rows, group, axis, lines)
+        if any(len(s.xs) > 1 and any(v is not None for v in s.values(shown[0])) for s in series):
+            figures.append(_figure(series, group, shown, column(_GAIN[metric]), axis, baseline, by))
     return figures
 
 
-def gain_over_batch(
-    rows: Rows, baseline: str, metric: Metric = "decode", by: Sequence[str] = ()
-) -> list[Figure]:
-    """Draw the gain over batch, at the longest and at the shortest output length.
-
-    Parameters
-    ----------
-    rows : sequence of mappings
-        One row per point.
-    baseline : str
-        Routing that the rows' gains are against.
-    metric : {"decode", "output"}
-        Gain in decode throughput, or in end-to-end throughput with prefill.
-    by : sequence of str
-        Further swept columns that tell lines apart.
-
-    Returns
-    -------
-    list of Figure
-        Empty where fewer than two batches were swept.
-    """
-    gain = column(_GAIN[metric])
-    figures = []
-    for setting in settings(rows):
-        lengths = counts(setting, "output_tokens")
-        for length in dict.fromkeys(lengths[:-2:-1] + lengths[:1]):
-            group = [row for row in setting if row.get("output_tokens") == length]
-            series = series_of(rows, group, "batch", by)
-            gains = [s for s in series if not _is_flat_baseline(s, gain, baseline)]
-            if not _worth_drawing(gains, gain):
-                continue
-            ceiling = _ceiling(series, "y") if metric == "decode" else []
-            figure = Figure([*(_line(s, gain) for s in gains), *ceiling])
-            title = f"{_capital(gain.heading)} over {baseline} by batch, {length:,} output tokens"
-            _lay_out(figure, title, group, axis="batch")
-            figure.update_layout(height=460, yaxis=_gain_axis(gains, gain, baseline))
-            note = _BREAK_EVEN + _DOTTED * len(ceiling)
-            note += _BARS * any(_bars(s, gain) is not None for s in gains)
-            figure.layout.meta = {"notes": [note, *_gaps(series, "batch", (gain,), baseline)]}
-            figures.append(figure)
-    return figures
+def _figure(
+    series: Sequence[Series],
+    group: Rows,
+    shown: Sequence[Column],
+    gain: Column,
+    axis: str,
+    baseline: str,
+    by: Sequence[str],
+) -> Figure:
+    gains = [s for s in series if any(s.values(gain))]
+    ceiling = _ceiling(series) if gain.name == _GAIN["decode"] and gains else []
+    figure, names = Figure(), [c.heading for c in shown]
+    for i, each in enumerate(shown):
+        figure.add_traces([_line(s, each, i) for s in series])
+    if gains:
+        figure.add_traces([_line(s, gain, len(shown)) for s in gains])
+        figure.add_traces([line.update(yaxis=_axis("y", len(shown))) for line in ceiling])
+        names.append(f"gain over {baseline}")
+    *most, last = names
+    what = f"{', '.join(most)} and {last}" if most else last
+    title = f"{what[:1].upper()}{what[1:]} by {column(axis).heading}"
+    _lay_out(figure, title, group, axis, len(names), by)
+    for i, each in enumerate(shown):
+        figure.layout[_axis("yaxis", i)].title.text = each.title
+    if gains:
+        figure.layout[_axis("yaxis", len(shown))].update(_gain_axis(gains, gain, baseline))
+    drawn = [*shown, gain] if gains else [*shown]
+    notes = [_BREAK_EVEN] * bool(gains) + [_DOTTED] * bool(ceiling)
+    notes += [_BARS] * any(_bars(s, c) is not None for s in series for c in drawn)
+    gaps = _gaps(series, column(axis).heading, drawn, baseline)
+    figure.layout.meta = {"notes": [" ".join(notes), *gaps] if notes else gaps}
+    return figure
 
 
-def _worth_drawing(series: Sequence[Series], shown: Column) -> bool:
-    """Say whether there are two places on the x axis and something to draw."""
-    return any(len(s.xs) > 1 and any(v is not None for v in s.values(shown)) for s in series)
+def _axis(prefix: str, i: int) -> str:
+    return prefix if i == 0 else f"{prefix}{i + 1}"
 
 
-def _is_flat_baseline(series: Series, gain: Column, baseline: str) -> bool:
-    """Say whether a line is the baseline against itself, which the line at 0 shows already."""
-    return series.routing == baseline and not any(series.values(gain))
-
-
-def _line(series: Series, shown: Column, yaxis: str = "y", dash: str = "solid") -> Scatter:
+def _line(series: Series, shown: Column, panel: int) -> Scatter:
     return Scatter(
         x=list(series.xs),
         y=series.values(shown),
         name=html.escape(series.name),
         legendgroup=series.name,
-        showlegend=yaxis == "y",
-        yaxis=yaxis,
+        showlegend=panel == 0,
+        yaxis=_axis("y", panel),
         mode="lines+markers",
         connectgaps=False,
-        line={"color": series.colour, "width": 2, "dash": dash},
-        marker={"color": series.colour, "symbol": series.symbol, "size": 8},
+        line={"color": series.look.colour, "width": 2, "dash": series.dash},
+        marker={"color": series.look.colour, "symbol": series.look.symbol, "size": 9},
         error_y=_bars(series, shown),
         hovertext=[hover_text(series.name, row) for row in series.rows],
         hovertemplate="%{hovertext}<extra></extra>",
@@ -166,7 +140,7 @@ def _apart(above: Sequence[float | None], below: Sequence[float | None]) -> list
     return [None if a is None or b is None else round(max(0.0, a - b), 9) for a, b in pairs]
 
 
-def _ceiling(series: Sequence[Series], yaxis: str) -> list[Scatter]:
+def _ceiling(series: Sequence[Series]) -> list[Scatter]:
     """Return a dotted line of the largest gain possible, or nothing where no row knows it."""
     shown = column("gain_ceiling_frac")
     at_x = zip(*(s.values(shown) for s in series), strict=True)
@@ -177,27 +151,27 @@ def _ceiling(series: Sequence[Series], yaxis: str) -> list[Scatter]:
         x=list(series[0].xs),
         y=best,
         name="if routing cost nothing",
-        yaxis=yaxis,
         mode="lines",
         connectgaps=False,
-        line={"color": "#808080", "width": 2, "dash": "dot"},
+        line={"color": NEUTRAL, "width": 2, "dash": "dot"},
         hovertemplate="if routing cost nothing: %{y:+.2f} %<extra></extra>",
     )
     return [line]
 
 
-def _gaps(series: Sequence[Series], axis: str, shown: Sequence[Column], baseline: str) -> list[str]:
+def _gaps(
+    series: Sequence[Series], label: str, shown: Sequence[Column], baseline: str
+) -> list[str]:
     """Return a sentence for each reason and set of points that are not drawn."""
-    places: dict[tuple[str, str], list[str]] = {}
+    at_reason: dict[tuple[str, str], list[str]] = {}
     for s in series:
         for x, row in zip(s.xs, s.rows, strict=True):
             reason = _why_missing(row, shown, baseline)
             if reason:
-                places.setdefault((s.name, reason), []).append(f"{x:,}")
+                at_reason.setdefault((s.name, reason), []).append(place_text(x))
     names: dict[tuple[str, str], list[str]] = {}
-    for (name, reason), at in places.items():
+    for (name, reason), at in at_reason.items():
         names.setdefault((", ".join(at), reason), []).append(name)
-    label = "batch" if axis == "batch" else "output length"
     return [
         f"Not drawn: {', '.join(who)} at {label} {at}: {reason.rstrip('.')}."
         for (at, reason), who in names.items()
@@ -227,28 +201,28 @@ def _gain_axis(series: Sequence[Series], gain: Column, baseline: str) -> dict[st
     }
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _lay_out(figure: Figure, title: str, group: Rows, axis: str = "output_tokens") -> None:
-    """Set title, setting and the logarithmic x axis with a tick at each swept value."""
-    ticks = counts(group, axis)
-    fixed = {key: unique(group, key) for key in (*SETTING, "selector")}
-    texts = [", ".join(column(k).shown.text(v) for v in values) for k, values in fixed.items()]
-    model, hardware, tokens, selector = texts
-    parts = (model, hardware, f"{tokens} input tokens" if tokens else "", selector)
-    setting = " · ".join(part for part in parts if part)
+def _lay_out(
+    figure: Figure, title: str, group: Rows, axis: str, panels: int, by: Sequence[str]
+) -> None:
+    """Set title, setting, the x axis with a tick at each swept value, and a panel an axis."""
+    ticks = places(group, axis)
+    setting = " · ".join(fixed_texts(group, axis, by))
+    numbers = [tick for tick in ticks if isinstance(tick, int | float)]
+    x: dict[str, Any] = {
+        "title": {"text": axis_title(axis), "standoff": 8},
+        "type": ("log" if min(numbers) > 0 else "linear") if numbers else "category",
+        "anchor": _axis("y", panels - 1),
+    }
+    if numbers:
+        x |= {"tickvals": ticks, "ticktext": [place_text(tick) for tick in ticks]}
     figure.update_layout(
-        title={"text": html.escape(title), "subtitle": {"text": html.escape(setting)}, "x": 0},
-        xaxis={
-            "title": {
-                "text": "batch, sequences" if axis == "batch" else column(axis).title,
-                "standoff": 8,
-            },
-            "type": "log",
-            "tickvals": ticks,
-            "ticktext": [f"{tick:,}" for tick in ticks],
-        },
+        title={"text": html.escape(title), "subtitle": {"text": html.escape(setting)}},
+        height=_HEIGHTS[panels],
+        xaxis=x,
         hovermode="closest",
     )
+    # The first panel is the highest; a little room between two.
+    share = 1 / panels
+    for i in range(panels):
+        domain = [1 - (i + 1) * share + (0.05 if i < panels - 1 else 0), 1 - i * share]
+        figure.layout[_axis("yaxis", i)] = {"domain": domain}

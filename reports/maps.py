@@ -3,54 +3,110 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from plotly.graph_objects import Figure, Heatmap, Scatter
 
 from essim.results.column import Rows, number
 from essim.results.tables import column
 
-# Loss red, break-even near neutral grey, gain blue: readable on light and dark.
-_SCALE = [[0.0, "#c8553d"], [0.5, "#8c939c"], [1.0, "#1f7fd6"]]
+# Percent -> colour: loss orange, break-even grey, gain blue, each dark enough for white text.
+# The ends are the same on every map, and so is what a colour means.
+_END = 50.0
+_COLOURS = {
+    **{-50.0: "#8f2d04", -25.0: "#c2410c", -5.0: "#94604a", 0.0: "#6b7280"},
+    **{5.0: "#4a6fa8", 25.0: "#1f6fd6", 50.0: "#1737c4"},
+}
+_SCALE = [[(at + _END) / (2 * _END), colour] for at, colour in _COLOURS.items()]
 _MAPS = {
     "early_gain_frac": (
         "Where early routing pays",
         "early_routing",
-        "The fastest early routing against the fastest that waits for the layer's own query.",
+        "fastest early routing",
+        "Against the fastest routing that waits for the layer's own query.",
     ),
     "sparse_gain_frac": (
         "Where sparse attention pays at all",
         "best_routing",
-        "The fastest sparse routing against dense attention over the whole cache.",
+        "fastest routing",
+        "Against dense attention over the whole cache.",
     ),
 }
 
+_SCALED = "Grey: break-even. Colours are full from 50 % on, on every map."
 _HATCHED = "Hatched: one routing's time is mostly measured there and another's carried over."
 
 
-def break_even_maps(cells: Rows, x: str, y: str) -> list[Figure]:
+def break_even_maps(choices: Mapping[str | None, Rows], x: str, y: str) -> list[Figure]:
     """Draw both maps for every setting of the axes that they do not show.
 
     Parameters
     ----------
-    cells : sequence of mappings
-        One row per cell: ``setting``, the two axes, ``best_routing``, ``early_routing``,
-        ``early_gain_frac``, ``sparse_gain_frac``.
+    choices : mapping
+        Of each routing, and of None for the best of each cell, one row per cell: ``setting``, the
+        two axes, ``best_routing``, ``early_routing``, ``early_gain_frac``, ``sparse_gain_frac``.
     x, y : str
         Columns of the axes.
     """
     figures = []
-    for setting in dict.fromkeys(str(cell.get("setting") or "") for cell in cells):
-        own = [cell for cell in cells if str(cell.get("setting") or "") == setting]
+    for setting in dict.fromkeys(str(cell.get("setting") or "") for cell in choices[None]):
         for gain in _MAPS:
-            if any(number(cell.get(gain)) is not None for cell in own):
-                figures.append(_map(own, x, y, gain, setting))
+            own = {
+                routing: [cell for cell in cells if str(cell.get("setting") or "") == setting]
+                for routing, cells in choices.items()
+            }
+            known = {
+                routing: cells
+                for routing, cells in own.items()
+                if any(number(cell.get(gain)) is not None for cell in cells)
+            }
+            if known:
+                figures.append(_map(known, x, y, gain, setting))
     return figures
 
 
-def _map(cells: Rows, x: str, y: str, gain: str, setting: str) -> Figure:
-    title, who, note = _MAPS[gain]
+def _map(choices: Mapping[str | None, Rows], x: str, y: str, gain: str, setting: str) -> Figure:
+    """Draw a map with a choice of the routing, where there is more than one."""
+    title, who, best, note = _MAPS[gain]
+    cells = choices[None]
     xs, ys = (list(dict.fromkeys(cell.get(axis) for cell in cells)) for axis in (x, y))
+    figure = Figure()
+    for own in choices.values():
+        figure.add_trace(_heat(own, x, y, xs, ys, gain, who).update(visible=own is cells))
+        hatching = _hatching([cell for cell in own if cell.get("unlike_sources")], x, y)
+        figure.add_trace(hatching.update(visible=own is cells))
+    hatched = any(cell.get("unlike_sources") for own in choices.values() for cell in own)
+    figure.update_layout(
+        title={"text": title, "subtitle": {"text": html.escape(setting)}},
+        height=180 + 50 * len(ys),
+        xaxis={"title": {"text": column(x).title}, "type": "category"},
+        yaxis={"title": {"text": column(y).title}, "type": "category", "autorange": "reversed"},
+        meta={"notes": [note, _SCALED, *[_HATCHED] * hatched]},
+        showlegend=False,
+    )
+    # Of one routing alone the best is that one.
+    if len(choices) > 2:
+        figure.update_layout(margin={"t": 52}, updatemenus=[_menu([*choices], best)])
+    return figure
+
+
+def _menu(choices: Sequence[str | None], best: str) -> dict[str, object]:
+    """Return a choice of the routing: each has a map and its hatching."""
+    buttons = [
+        {
+            "label": html.escape(choice or best),
+            "method": "update",
+            "args": [{"visible": [shown == choice for shown in choices for _ in range(2)]}],
+        }
+        for choice in choices
+    ]
+    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": 8}}
+    return {"buttons": buttons, "showactive": False, **place}
+
+
+def _heat(
+    cells: Rows, x: str, y: str, xs: Sequence[object], ys: Sequence[object], gain: str, who: str
+) -> Heatmap:
     at = {(cell.get(x), cell.get(y)): cell for cell in cells}
     percent: list[list[float | None]] = []
     texts: list[list[str]] = []
@@ -59,59 +115,33 @@ def _map(cells: Rows, x: str, y: str, gain: str, setting: str) -> Figure:
         gains = [number(cell.get(gain)) for cell in line]
         percent.append([None if value is None else round(100 * value, 9) for value in gains])
         texts.append([_text(cell.get(who), value) for cell, value in zip(line, gains, strict=True)])
-    heat = _heat(percent, texts, _labels(xs), _labels(ys), f"{x} %{{x}}<br>{y} %{{y}}")
-    hatching = _hatching([cell for cell in cells if cell.get("unlike_sources")], x, y)
-    figure = Figure([heat, *hatching])
-    figure.update_layout(
-        title={"text": title, "subtitle": {"text": html.escape(setting)}, "x": 0},
-        height=200 + 46 * len(ys),
-        xaxis={"title": {"text": column(x).title}, "type": "category"},
-        yaxis={"title": {"text": column(y).title}, "type": "category", "autorange": "reversed"},
-        meta={"notes": [note, *[_HATCHED] * bool(hatching)]},
-        showlegend=False,
-    )
-    return figure
-
-
-def _heat(
-    percent: list[list[float | None]],
-    texts: list[list[str]],
-    xs: Sequence[str],
-    ys: Sequence[str],
-    where: str,
-) -> Heatmap:
-    reach = max((abs(value) for row in percent for value in row if value is not None), default=1.0)
     return Heatmap(
-        x=xs,
-        y=ys,
+        x=_labels(xs),
+        y=_labels(ys),
         z=percent,
         text=texts,
         texttemplate="%{text}",
         textfont={"color": "#ffffff"},
         colorscale=_SCALE,
-        zmin=-(reach or 1.0),
-        zmax=reach or 1.0,
+        zmin=-_END,
+        zmax=_END,
         xgap=2,
         ygap=2,
-        colorbar={"title": {"text": "gain, %"}},
-        hovertemplate=f"{where}<br>%{{text}}<extra></extra>",
+        colorbar={"thickness": 12, "ticksuffix": " %", "tickvals": [-50, -25, 0, 25, 50]},
+        hovertemplate=f"{x} %{{x}}<br>{y} %{{y}}<br>%{{text}}<extra></extra>",
     )
 
 
-def _hatching(cells: Rows, x: str, y: str) -> list[Scatter]:
+def _hatching(cells: Rows, x: str, y: str) -> Scatter:
     """Draw slanted lines over cells whose routings were not priced alike."""
-    if not cells:
-        return []
-    return [
-        Scatter(
-            x=_labels([cell.get(x) for cell in cells]),
-            y=_labels([cell.get(y) for cell in cells]),
-            mode="markers",
-            marker={"symbol": "line-ne", "size": 40, "line": {"width": 2, "color": "#ffffff"}},
-            opacity=0.5,
-            hoverinfo="skip",
-        )
-    ]
+    return Scatter(
+        x=_labels([cell.get(x) for cell in cells]),
+        y=_labels([cell.get(y) for cell in cells]),
+        mode="markers",
+        marker={"symbol": "line-ne", "size": 40, "line": {"width": 2, "color": "#ffffff"}},
+        opacity=0.5,
+        hoverinfo="skip",
+    )
 
 
 def _labels(values: Sequence[object]) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
 from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any, Protocol
@@ -88,7 +88,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure; the sentences in its `layout.meta["notes"]` are printed under it."""
+    """A plotly figure; its title stands above it, `layout.meta["notes"]` under it.
+
+    Both are text of the page: they wrap in a narrow window, and nothing lies on them.
+    """
 
     figure: Figure
 
@@ -98,6 +101,8 @@ class Chart:
         plain = _plain(self.figure.to_plotly_json(), lost)
         layout = plain["layout"]
         layout.pop("template", None)
+        title = layout.pop("title", {})
+        head = _caption("h3", title) + _caption("p", title.get("subtitle", {}))
         meta = layout.get("meta")
         notes = meta.get("notes", []) if isinstance(meta, dict) else []
         height = int(layout.get("height", 450))
@@ -105,7 +110,7 @@ class Chart:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"), default=str)
         caption = "".join(f"<p>{escape(str(note))}</p>" for note in notes)
         return (
-            f'<figure><div class="plot" style="height:{height}px"></div>'
+            f'<figure>{head}<div class="plot" style="height:{height}px"></div>'
             f'<script type="application/json">{text.replace("<", chr(92) + "u003c")}</script>'
             f"<figcaption>{caption}{_lost_note(len(lost), 'drawn as gaps')}</figcaption></figure>"
         )
@@ -151,6 +156,12 @@ def _cell(tag: str, text: str, right: bool) -> str:
     kind = "number" if right else "long" if len(text) > 60 else ""
     style = f' class="{kind}"' if kind else ""
     return f"<{tag}{style}>{escape(text)}</{tag}>"
+
+
+def _caption(tag: str, part: Mapping[str, Any]) -> str:
+    """Return a title of a figure, whose text is HTML already, as HTML."""
+    text = escape(unescape(str(part.get("text") or "")))
+    return f"<{tag}>{text}</{tag}>" if text else ""
 
 
 def _is_lost(value: object) -> bool:

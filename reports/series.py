@@ -7,26 +7,16 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from essim.results.column import MISSING, AnyRow, Column, Rows, number
+from essim.results.column import MISSING, AnyRow, Column, Rows
 from essim.results.columns import unique
 from essim.results.tables import column
+from reports.axes import Place, places
+from reports.palette import Look, look
 
-# Readable on white and near-black; told apart by hue, lightness and marker.
-COLOURS = {
-    "gpu-target": "#808080",
-    "gpu-target-fused": "#c27a00",
-    "cpu-target": "#b5609b",
-    "cpu-in": "#00966d",
-    "cpu-mid": "#1f7fd6",
-    "gpu_side-mid": "#d55e00",
-    "cpu-mix": "#0f9aa8",
-    "gpu_side-in": "#7a8f00",
-    "gpu_side-mix": "#8a6fd1",
-}
-SPARE_COLOURS = ("#a07a3c", "#d6455d", "#3a95cc", "#cc6699")
-SYMBOLS = ("circle", "square", "diamond", "cross", "star", "x", "triangle-up", "triangle-down")
-SETTING = ("model", "hardware", "input_tokens")
+# Settings of one routing, told apart by their lines; dots are for ceilings.
+_DASHES = ("solid", "dash", "longdash", "dashdot", "longdashdot")
 
+_RATE = "decode_tokens_per_s"
 _HOVER = (
     *("output_tokens", "decode_tokens_per_s", "decode_tokens_per_s_p5", "decode_tokens_per_s_p95"),
     *("decode_gain_frac", "decode_gain_frac_p5", "decode_gain_frac_p95", "gain_ceiling_frac"),
@@ -42,9 +32,9 @@ class Series:
 
     name: str
     routing: str
-    colour: str
-    symbol: str
-    xs: tuple[int, ...]
+    look: Look
+    dash: str
+    xs: tuple[Place, ...]
     rows: tuple[AnyRow | None, ...]
 
     def values(self, shown: Column) -> list[float | None]:
@@ -55,20 +45,6 @@ class Series:
 def value_of(row: AnyRow | None, shown: Column) -> float | None:
     """Return a row's number in the shown unit; None for a point that is not ok."""
     return shown.shown.scaled(row.get(shown.name)) if row and row.get("status") == "ok" else None
-
-
-def settings(rows: Rows) -> list[list[AnyRow]]:
-    """Split rows by what no axis or line shows, in order of first appearance."""
-    groups: dict[tuple[object, ...], list[AnyRow]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row.get(key) for key in SETTING), []).append(row)
-    return list(groups.values())
-
-
-def counts(rows: Rows, key: str) -> list[int]:
-    """Return the distinct counts in a column, ascending."""
-    values = (number(row.get(key)) for row in rows)
-    return sorted({int(value) for value in values if value is not None})
 
 
 def series_of(rows: Rows, group: Rows, axis: str, by: Sequence[str]) -> list[Series]:
@@ -87,17 +63,22 @@ def series_of(rows: Rows, group: Rows, axis: str, by: Sequence[str]) -> list[Ser
     """
     keys = ("selector", "routing", *by)
     several = len(unique(rows, "selector")) > 1
-    xs = tuple(counts(group, axis))
+    xs = tuple(places(group, axis))
+    found = dict.fromkeys(tuple(row.get(k) for k in keys) for row in rows)
+    variants = list(dict.fromkeys((selector, *values) for selector, _, *values in found))
     lines = []
-    for i, key in enumerate(dict.fromkeys(tuple(row.get(k) for k in keys) for row in rows)):
+    for key in found:
         own = [row for row in group if tuple(row.get(k) for k in keys) == key]
-        name = _name(key, by, several)
-        at = {row.get(axis): row for row in own}
-        if len(at) < len(own):
-            raise ValueError(f"two rows of {name} at one {axis}: put the column that differs in by")
+        name, routing = _name(key, by, several), str(key[1])
+        at: dict[object, AnyRow] = {}
+        for row in own:
+            if at.setdefault(row.get(axis), row).get(_RATE) != row.get(_RATE):
+                raise ValueError(f"two rows of {name} at one {axis}: put what differs in by")
         if own:
-            look = (_colour(rows, str(key[1])), SYMBOLS[i % len(SYMBOLS)])
-            lines.append(Series(name, str(key[1]), *look, xs, tuple(at.get(x) for x in xs)))
+            dash = _DASHES[variants.index((key[0], *key[2:])) % len(_DASHES)]
+            # What has no such setting, as a baseline without a projection, is the same everywhere.
+            shown = tuple(at.get(x, at.get(None)) for x in xs)
+            lines.append(Series(name, routing, look(routing), dash, xs, shown))
     return lines
 
 
@@ -118,12 +99,3 @@ def _name(key: tuple[object, ...], by: Sequence[str], several_selectors: bool) -
     selector, routing, *values = key
     settings = (f", {column(k).heading} {value}" for k, value in zip(by, values, strict=True))
     return (f"{selector} {routing}" if several_selectors else str(routing)) + "".join(settings)
-
-
-def _colour(rows: Rows, routing: str) -> str:
-    """Return a routing's own colour, else a spare one by its place among such routings."""
-    if routing in COLOURS:
-        return COLOURS[routing]
-    names = dict.fromkeys(str(row.get("routing")) for row in rows)
-    unknown = [name for name in names if name not in COLOURS]
-    return SPARE_COLOURS[unknown.index(routing) % len(SPARE_COLOURS)]

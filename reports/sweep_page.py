@@ -13,8 +13,9 @@ from essim.results.columns import ResultRow, unique
 from essim.results.notes import gains_over_others
 from essim.results.prices import PriceSources
 from essim.results.tables import column
+from reports.axes import axes_of
 from reports.by_batch import by_batch
-from reports.figures import gain_over_batch, throughput_over_output
+from reports.figures import curves
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
 
 SWEPT = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
@@ -85,11 +86,14 @@ def sweep_blocks(
 
 def sweep_figures(rows: Rows, baseline: str, by: Sequence[str] = ()) -> dict[str, list[Figure]]:
     """Return the figures of a sweep under their headings; parameters are those of its page."""
-    return {
-        "Decode throughput": throughput_over_output(rows, baseline, by=by),
-        "Gain over batch": gain_over_batch(rows, baseline, by=by),
-        "End-to-end throughput": throughput_over_output(rows, baseline, "output", by),
+    axes = axes_of(rows, by)
+    found = {
+        f"Decode by {column(axis).heading}": curves(rows, baseline, axis, by=by) for axis in axes
     }
+    for axis in axes[:1]:
+        heading = f"End to end by {column(axis).heading}"
+        found[heading] = curves(rows, baseline, axis, "output", by)
+    return found
 
 
 def _summary(rows: Rows, by: Sequence[str]) -> Iterator[str]:

@@ -77,12 +77,12 @@ class Result(Mapping[str, str | int | float | None]):
         return Timeline.of(self._simulator.decode(self._point), chosen - 1)
 
     def plot(self, step: int | None = None) -> Figure:
-        """Return a plotly figure of one decode step: a row a stream, the critical path outlined."""
+        """Return a plotly figure of one decode step: a lane a stream, exposed time in red."""
         from reports.step_page import step_figure
 
         timeline = self.timeline(step)
         title = f"{self['name']}, {self['routing']}, step {timeline.step + 1}"
-        return step_figure(timeline.rows(), title)
+        return step_figure(timeline.rows(), title, str(self["routing"]))
 
 
 @dataclass(frozen=True)

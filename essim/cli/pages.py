@@ -11,6 +11,7 @@ from essim.errors import InputError
 from essim.results.column import Row
 from essim.results.columns import ResultRow, differing
 from essim.results.notes import QUALITY_NOTE
+from essim.simulate.breakeven import break_even
 from essim.simulate.scenario import Scenario
 from essim.simulate.sweep import Simulator
 from essim.simulate.timeline import Timeline
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 def sweep(
     base: Scenario,
+    points: Sequence[Scenario],
     rows: list[ResultRow],
     verdict: Verdict,
     about: dict[str, Any],
-    cells: list[Row],
     axes: tuple[str, str] | None,
 ) -> bytes:
     """Return the page of a sweep: verdict, curves, break-even maps, table, sources."""
@@ -39,6 +40,10 @@ def sweep(
     sentences, more, baseline = verdict.sentences, verdict.more, base.compare.baseline
     blocks = sweep_blocks(rows, sentences, baseline, about, by, more)
     if axes:
+        routings = [
+            name for name in dict.fromkeys(row["routing"] for row in rows) if name != "none"
+        ]
+        cells = {name: break_even(points, rows, *axes, name) for name in (None, *routings)}
         maps = [Chart(figure) for figure in break_even_maps(cells, *axes)]
         at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
         blocks[at:at] = [Heading("Break-even"), *maps]
@@ -103,7 +108,8 @@ def step_files(
         from reports.step_page import step_blocks
 
         title = f"{base.name}, {base.routing.name}, step {chosen} of {steps}"
-        blocks = step_blocks(timeline.rows(), parts, " ".join(sentences), title, about)
+        said = " ".join(sentences)
+        blocks = step_blocks(timeline.rows(), parts, said, title, about, base.routing.name)
         files[html] = _page(base.name, blocks)
     return files
 

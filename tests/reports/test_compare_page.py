@@ -7,6 +7,7 @@ from plotly.graph_objects import Figure, Scatter
 from reports.compare import curves, grid, parity
 from reports.compare_page import compare_blocks
 from reports.page import Chart, Details, Heading, Paragraph, Table
+from reports.palette import look
 
 Row = dict[str, object]
 
@@ -132,3 +133,56 @@ def test_one_cell_has_parity_alone(comparison: dict[str, list[Row]]) -> None:
     one = {**comparison, "pairs": comparison["pairs"][:1], "gains": [], "dropped": []}
     blocks = compare_blocks(one, {}, [], [], {})
     assert sum(isinstance(block, Chart) for block in blocks) == 1
+
+
+def test_unsteady_measurements_are_hollow_and_the_legend_says_so(
+    comparison: dict[str, list[Row]],
+) -> None:
+    rows = [row | {"unsteady": row["batch"] == 2} for row in comparison["pairs"]]
+    hollow = "hollow: unsteady measurement"
+    figure = parity(rows)
+    assert list(figure.data[1].marker.symbol) == ["square", "square", *["square-open"] * 2]
+    assert figure.data[-1].name == hollow
+    first = curves(rows, "tokens_per_s", "batch")[0]
+    assert list(first.data[2].marker.symbol) == ["square", "square-open"]
+    assert first.data[-1].name == hollow
+    steady = curves(rows, "tokens_per_s", "context_tokens")[0]
+    assert hollow not in [trace.name for trace in steady.data]
+    assert hollow not in [trace.name for trace in parity(comparison["pairs"]).data]
+
+
+def test_a_mode_looks_as_its_routing_does(comparison: dict[str, list[Row]]) -> None:
+    modes = parity(comparison["pairs"]).data[1:]
+    assert [trace.marker.color for trace in modes] == [
+        look(name).colour for name in ("gpu-target", "cpu-mid")
+    ]
+
+
+def test_a_traced_step_shows_what_the_main_stream_does_for_routing() -> None:
+    def ops(waits: float) -> list[Row]:
+        ops = (("norm1.1", "norm", "gpu", 0.0, 1e-5), ("route.1", "cpu_route", "cpu", 0.0, 3e-5))
+        rest = (
+            ("await.1", "await", "gpu", 1e-5 + waits, 4e-5),
+            ("down.3", "gemm", "gpu", 4e-5, 5e-5),
+        )
+        names = ("name", "kind", "stream", "start_s", "end_s")
+        return [dict(zip(names, each, strict=True)) for each in (*ops, *rest)]
+
+    of = {"mode": "cpu-mid", "batch": 1, "context_tokens": 1004}
+    step = {"of": of, "predicted": ops(2e-5), "real": ops(0.0), "errors": []}
+    pair = {"mode": "cpu-mid", "batch": 1, "context_tokens": 1000, "attended_tokens": 64}
+    pair |= {"predicted_s": 1.0, "measured_s": 1.0}
+    result = {"pairs": [pair], "errors": [], "gains": [], "dropped": []}
+    blocks = compare_blocks(result, {}, [step], [], {})
+    figure = [block for block in blocks if isinstance(block, Chart)][1].figure
+    bars = {trace.name: trace for trace in figure.data}
+    exposed = bars["exposed routing and hand-over"]
+    assert list(zip(exposed.y, exposed.base, exposed.x, strict=True)) == [
+        ("main, predicted", 30.0, 10.0),
+        ("main, real", 10.0, 30.0),
+    ]
+    waiting = bars["exposed: waiting for the router"]
+    assert list(zip(waiting.y, waiting.base, waiting.x, strict=True)) == [
+        ("main, predicted", 10.0, 20.0)
+    ]
+    assert set(bars["routing, hidden"].y) == {"router, predicted", "router, real"}

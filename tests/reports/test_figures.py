@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from reports.figures import gain_over_batch, throughput_over_output
-from reports.series import COLOURS, SPARE_COLOURS
+from reports.axes import axes_of
+from reports.figures import curves
+from reports.palette import ROUTINGS
 
 Row = dict[str, object]
 
@@ -17,7 +18,7 @@ def lines(figure: Any) -> list[tuple[str, str | None, tuple[object, ...], tuple[
 
 
 def test_throughput_and_gain_over_output(few: list[Row]) -> None:
-    first, second = throughput_over_output(few, "gpu-target")
+    first, second = curves(few, "gpu-target", "output_tokens")
     assert lines(first) == [
         ("gpu-target", "y", (128, 256), (200.0, 190.0)),
         ("cpu-mid", "y", (128, 256), (220.0, 209.5)),
@@ -30,7 +31,7 @@ def test_throughput_and_gain_over_output(few: list[Row]) -> None:
         ("cpu-mid", "y2", (128, 256), (-1.0, None)),
         ("if routing cost nothing", "y2", (128, 256), (12.5, 12.5)),
     ]
-    assert [t.line.dash for t in first.data] == ["solid", "solid", "dash", "dot"]
+    assert [t.line.dash for t in first.data] == ["solid", "solid", "solid", "dot"]
     assert [t.showlegend for t in first.data] == [True, True, False, None]
 
 
@@ -43,7 +44,7 @@ def test_percentiles_are_bars(few: list[Row]) -> None:
         row | ends if (row["routing"], row["batch"], row["output_tokens"]) == at else row
         for row in few
     ]
-    figure = throughput_over_output(rows, "gpu-target")[0]
+    figure = curves(rows, "gpu-target", "output_tokens")[0]
     bars = [(line.name, line.error_y.array, line.error_y.arrayminus) for line in figure.data]
     assert bars == [
         ("gpu-target", None, None),
@@ -54,7 +55,7 @@ def test_percentiles_are_bars(few: list[Row]) -> None:
     assert figure.layout.meta["notes"][0].endswith(" Bars: 5th to 95th percentile.")
     alone = [row for row in rows if row["routing"] == "gpu-target"]
     alone = [row | {"decode_tokens_per_s_p5": 180.0} for row in alone]
-    bars_alone = throughput_over_output(alone, "gpu-target")[0]
+    bars_alone = curves(alone, "gpu-target", "output_tokens")[0]
     assert bars_alone.data[0].error_y.arrayminus == (20.0, 10.0)
     assert "Bars: 5th to 95th percentile." in bars_alone.layout.meta["notes"][0]
     hover = figure.data[1].hovertext[0]
@@ -63,9 +64,11 @@ def test_percentiles_are_bars(few: list[Row]) -> None:
 
 
 def test_titles_and_axes(few: list[Row]) -> None:
-    layout = throughput_over_output(few, "gpu-target")[0].layout
-    assert layout.title.text == "Decode throughput and gain over gpu-target, batch 1"
-    assert layout.title.subtitle.text == "llama-3.1-8b · h200-sxm · 40,960 input tokens · rocketkv"
+    layout = curves(few, "gpu-target", "output_tokens")[0].layout
+    assert layout.title.text == "Decode throughput and gain over gpu-target by output length"
+    assert layout.title.subtitle.text == (
+        "llama-3.1-8b · h200-sxm · batch 1 · 40,960 input tokens · rocketkv"
+    )
     assert layout.xaxis.title.text == "output length, tokens"
     assert layout.yaxis.title.text == "decode throughput, tokens/s"
     assert layout.yaxis2.title.text == "decode gain<br>over gpu-target, %"
@@ -75,9 +78,9 @@ def test_titles_and_axes(few: list[Row]) -> None:
 
 
 def test_points_left_out_are_explained(few: list[Row]) -> None:
-    first, second = throughput_over_output(few, "gpu-target")
+    first, second = curves(few, "gpu-target", "output_tokens")
     read = (
-        "Dashed: decode gain. Below the line at 0 a routing costs more than it saves. "
+        "Below the line at 0 a routing costs more than it saves. "
         "Dotted: the largest gain possible, if routing cost nothing."
     )
     gap = "Not drawn: cpu-mid at output length 256: needs 90 GiB, 80 GiB are free."
@@ -87,7 +90,7 @@ def test_points_left_out_are_explained(few: list[Row]) -> None:
 
 def test_infeasible_point_is_a_gap_even_with_numbers(few: list[Row]) -> None:
     few[0] |= {"status": "infeasible", "reason": "too large."}
-    figure = throughput_over_output(few, "gpu-target")[0]
+    figure = curves(few, "gpu-target", "output_tokens")[0]
     assert figure.data[0].y == (None, 190.0)
     assert figure.layout.meta["notes"][1] == (
         "Not drawn: gpu-target at output length 128: too large."
@@ -97,7 +100,7 @@ def test_infeasible_point_is_a_gap_even_with_numbers(few: list[Row]) -> None:
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "n/a"])
 def test_missing_number_is_a_gap(few: list[Row], value: object) -> None:
     few[4]["decode_gain_frac"] = value
-    figure = throughput_over_output(few, "gpu-target")[0]
+    figure = curves(few, "gpu-target", "output_tokens")[0]
     assert figure.data[1].y == (220.0, 209.5)
     assert figure.data[2].y == (None, 10.26)
     assert figure.layout.meta["notes"][1] == (
@@ -106,7 +109,7 @@ def test_missing_number_is_a_gap(few: list[Row], value: object) -> None:
 
 
 def test_equal_reasons_share_a_sentence(rows: list[Row]) -> None:
-    notes = throughput_over_output(rows, "gpu-target")[2].layout.meta["notes"]
+    notes = curves(rows, "gpu-target", "output_tokens")[2].layout.meta["notes"]
     assert notes[1:] == [
         "Not drawn: gpu-target, gpu-target-fused, gpu_side-mid at output length 8,192: "
         "KV cache and K-summaries need 151.2 GiB, 120.0 GiB are free."
@@ -116,50 +119,136 @@ def test_equal_reasons_share_a_sentence(rows: list[Row]) -> None:
 def test_output_metric(few: list[Row]) -> None:
     for row in few:
         row |= {"output_tokens_per_s": 50.0, "output_gain_frac": 0.02}
-    figure = throughput_over_output(few, "gpu-target", "output")[0]
+    figure = curves(few, "gpu-target", "output_tokens", "output")[0]
     assert lines(figure) == [
         ("gpu-target", "y", (128, 256), (50.0, 50.0)),
         ("cpu-mid", "y", (128, 256), (50.0, 50.0)),
         ("gpu-target", "y2", (128, 256), (2.0, 2.0)),
         ("cpu-mid", "y2", (128, 256), (2.0, 2.0)),
     ]
-    assert figure.layout.title.text == "End-to-end throughput and gain over gpu-target, batch 1"
+    title = "End-to-end throughput and gain over gpu-target by output length"
+    assert figure.layout.title.text == title
     assert figure.layout.yaxis.title.text == "end-to-end throughput, tokens/s"
 
 
-def test_gain_over_batch_at_longest_then_shortest(few: list[Row]) -> None:
-    longest, shortest = gain_over_batch(few, "gpu-target")
-    assert lines(longest) == [
-        ("cpu-mid", "y", (1, 4), (10.26, None)),
-        ("if routing cost nothing", "y", (1, 4), (12.5, 12.5)),
+def test_over_batch_there_is_tpot_too(few: list[Row]) -> None:
+    for row in few:
+        row["tpot_s"] = 0.005 * int(str(row["batch"]))
+    short, long = curves(few, "gpu-target", "batch")
+    assert lines(short) == [
+        ("gpu-target", "y", (1, 4), (200.0, 700.0)),
+        ("cpu-mid", "y", (1, 4), (220.0, 693.0)),
+        ("gpu-target", "y2", (1, 4), (5.0, 20.0)),
+        ("cpu-mid", "y2", (1, 4), (5.0, 20.0)),
+        ("cpu-mid", "y3", (1, 4), (10.0, -1.0)),
+        ("if routing cost nothing", "y3", (1, 4), (12.5, 12.5)),
     ]
-    assert lines(shortest) == [
-        ("cpu-mid", "y", (1, 4), (10.0, -1.0)),
-        ("if routing cost nothing", "y", (1, 4), (12.5, 12.5)),
-    ]
-    assert longest.layout.title.text == "Decode gain over gpu-target by batch, 256 output tokens"
-    assert longest.layout.xaxis.title.text == "batch, sequences"
-    assert longest.layout.yaxis.title.text == "decode gain<br>over gpu-target, %"
-    assert longest.layout.yaxis.zeroline is True
-    assert longest.layout.meta["notes"][1:] == [
+    assert lines(long)[4] == ("cpu-mid", "y3", (1, 4), (10.26, None))
+    layout = long.layout
+    assert layout.title.text == (
+        "Decode throughput, time per output token and gain over gpu-target by batch"
+    )
+    assert "256 output tokens" in layout.title.subtitle.text
+    assert layout.xaxis.title.text == "batch, sequences"
+    assert layout.xaxis.anchor == "y3"
+    assert layout.yaxis2.title.text == "time per output token, ms"
+    assert layout.yaxis3.title.text == "decode gain<br>over gpu-target, %"
+    assert layout.yaxis3.zeroline is True
+    assert layout.yaxis3.domain[1] < layout.yaxis2.domain[0]
+    assert layout.meta["notes"][1:] == [
         "Not drawn: cpu-mid at batch 4: needs 90 GiB, 80 GiB are free."
     ]
+
+
+def test_of_many_values_of_another_axis_the_ends_have_a_figure(rows: list[Row]) -> None:
+    subtitles = [f.layout.title.subtitle.text for f in curves(rows, "gpu-target", "batch")]
+    lengths = [text.split(" · ")[2] for text in subtitles]
+    assert lengths == ["8,192 output tokens", "128 output tokens"]
+    assert len(curves(rows, "gpu-target", "output_tokens")) == 3
+
+
+def dense(few: list[Row], **more: object) -> list[Row]:
+    """Return the rows of a sweep of dense attention, which has no routing and no gain."""
+    own = {"selector": "dense", "routing": "none", "decode_gain_frac": 0.0}
+    own |= {"gain_ceiling_frac": 0.0}
+    return [row | own | more for row in few if row["routing"] == "gpu-target"]
+
+
+def test_dense_over_batch_has_throughput_and_tpot_and_no_line_at_zero(few: list[Row]) -> None:
+    rows = [row | {"tpot_s": 0.005} for row in dense(few) if row["output_tokens"] == 128]
+    assert axes_of(rows) == ["batch"]
+    (figure,) = curves(rows, "none", "batch")
+    assert lines(figure) == [
+        ("none", "y", (1, 4), (200.0, 700.0)),
+        ("none", "y2", (1, 4), (5.0, 5.0)),
+    ]
+    assert figure.layout.title.text == "Decode throughput and time per output token by batch"
+    assert figure.layout.meta == {"notes": []}
+
+
+def test_a_sweep_of_the_prompt_is_drawn_over_the_prompt(few: list[Row]) -> None:
+    one = [row for row in few if (row["batch"], row["output_tokens"]) == (1, 128)]
+    rows = [row | {"input_tokens": n} for n in (8192, 40960) for row in one]
+    assert axes_of(rows) == ["input_tokens"]
+    (figure,) = curves(rows, "gpu-target", "input_tokens")
+    assert lines(figure)[1] == ("cpu-mid", "y", (8192, 40960), (220.0, 220.0))
+    assert figure.layout.xaxis.title.text == "input length, tokens"
+    assert figure.layout.title.subtitle.text == (
+        "llama-3.1-8b · h200-sxm · 128 output tokens · batch 1 · rocketkv"
+    )
+
+
+def test_a_sweep_of_the_budget_is_drawn_over_the_budget(few: list[Row]) -> None:
+    one = [row for row in few if (row["batch"], row["output_tokens"]) == (1, 128)]
+    rows = [row | {"top_pages": n, "attended_tokens": 4 * n} for n in (32, 8) for row in one]
+    # Dense attention has no budget: it is the same at each.
+    rows += [row | {"top_pages": None} for row in dense(one)]
+    assert axes_of(rows, ["top_pages"]) == ["top_pages"]
+    (figure,) = curves(rows, "gpu-target", "top_pages", by=["top_pages"])
+    assert lines(figure)[:3] == [
+        ("rocketkv gpu-target", "y", (8, 32), (200.0, 200.0)),
+        ("rocketkv cpu-mid", "y", (8, 32), (220.0, 220.0)),
+        ("dense none", "y", (8, 32), (200.0, 200.0)),
+    ]
+    assert figure.layout.xaxis.title.text == "top pages"
+
+
+def test_budgets_of_different_selectors_are_no_axis(few: list[Row]) -> None:
+    rows = [row | {"page_tokens": 4} for row in few]
+    rows += [row | {"selector": "quest", "page_tokens": 16} for row in few]
+    assert axes_of(rows, ["page_tokens"]) == ["output_tokens", "batch"]
+    assert len(curves(rows, "gpu-target", "output_tokens", by=["page_tokens"])) == 2
+
+
+def test_routings_alone_are_drawn_beside_each_other(few: list[Row]) -> None:
+    rows = [row for row in few if (row["batch"], row["output_tokens"]) == (1, 128)]
+    assert axes_of(rows) == ["routing"]
+    (figure,) = curves(rows, "gpu-target", "routing")
+    assert figure.layout.xaxis.type == "category"
+    assert lines(figure)[:2] == [
+        ("gpu-target", "y", ("gpu-target", "cpu-mid"), (200.0, None)),
+        ("cpu-mid", "y", ("gpu-target", "cpu-mid"), (None, 220.0)),
+    ]
+
+
+def test_one_point_has_no_axis(few: list[Row]) -> None:
+    assert axes_of(few[:1]) == []
 
 
 def test_one_value_on_an_axis_is_no_figure(few: list[Row]) -> None:
     one_batch = [row for row in few if row["batch"] == 1]
     one_length = [row for row in few if row["output_tokens"] == 128]
-    assert gain_over_batch(one_batch, "gpu-target") == []
-    assert len(throughput_over_output(one_batch, "gpu-target")) == 1
-    assert throughput_over_output(one_length, "gpu-target") == []
-    assert len(gain_over_batch(one_length, "gpu-target")) == 1
+    assert curves(one_batch, "gpu-target", "batch") == []
+    assert len(curves(one_batch, "gpu-target", "output_tokens")) == 1
+    assert curves(one_length, "gpu-target", "output_tokens") == []
+    assert len(curves(one_length, "gpu-target", "batch")) == 1
 
 
 def test_the_baseline_alone_has_no_gain(few: list[Row]) -> None:
     rows = [row | {"gain_ceiling_frac": None} for row in few[:2]]
-    (figure,) = throughput_over_output(rows, "gpu-target")
+    (figure,) = curves(rows, "gpu-target", "output_tokens")
     assert lines(figure) == [("gpu-target", "y", (128, 256), (200.0, 190.0))]
-    assert figure.layout.title.text == "Decode throughput, batch 1"
+    assert figure.layout.title.text == "Decode throughput by output length"
     assert "yaxis2" not in figure.to_plotly_json()["layout"]
     assert figure.layout.meta == {"notes": []}
 
@@ -167,46 +256,27 @@ def test_the_baseline_alone_has_no_gain(few: list[Row]) -> None:
 def test_nothing_to_draw_is_no_figure(few: list[Row]) -> None:
     for row in few:
         row["status"] = "infeasible"
-    assert throughput_over_output(few, "gpu-target") == []
-    assert gain_over_batch(few, "gpu-target") == []
-    assert throughput_over_output([], "gpu-target") == []
-    assert gain_over_batch([], "gpu-target") == []
+    assert curves(few, "gpu-target", "output_tokens") == []
+    assert curves(few, "gpu-target", "batch") == []
+    assert curves([], "gpu-target", "output_tokens") == []
+    assert curves([], "gpu-target", "batch") == []
 
 
 def test_a_routing_looks_the_same_in_every_figure(rows: list[Row]) -> None:
-    figures = [*throughput_over_output(rows, "gpu-target"), *gain_over_batch(rows, "gpu-target")]
+    figures = [*curves(rows, "gpu-target", "output_tokens"), *curves(rows, "gpu-target", "batch")]
     looks: dict[str, set[tuple[str, str]]] = {}
     for figure in figures:
         for trace in figure.data:
             if trace.marker.symbol:
                 looks.setdefault(trace.name, set()).add((trace.line.color, trace.marker.symbol))
     assert {name: len(found) for name, found in looks.items()} == dict.fromkeys(looks, 1)
-    assert len({look for found in looks.values() for look in found}) == 6
-    assert all(color == COLOURS[name] for name, found in looks.items() for color, _ in found)
-
-
-def test_unknown_routing_gets_a_spare_colour(few: list[Row]) -> None:
-    for row in few[4:]:
-        row["routing"] = "npu-mid"
-    figure = throughput_over_output(few, "gpu-target")[0]
-    assert [t.line.color for t in figure.data[:2]] == [COLOURS["gpu-target"], SPARE_COLOURS[0]]
-
-
-@pytest.mark.parametrize("colour", [*COLOURS.values(), *SPARE_COLOURS])
-@pytest.mark.parametrize("paper", ["#ffffff", "#15181d"])
-def test_colours_stand_out_on_both_papers(colour: str, paper: str) -> None:
-    def luminance(code: str) -> float:
-        parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        r, g, b = (p / 12.92 if p <= 0.04 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    low, high = sorted((luminance(colour), luminance(paper)))
-    assert (high + 0.05) / (low + 0.05) > 3
+    assert len({own for found in looks.values() for own in found}) == 6
+    assert all({color for color, _ in looks[name]} == {ROUTINGS[name].colour} for name in looks)
 
 
 def test_selector_is_named_when_several_are_swept(few: list[Row]) -> None:
     rows = few + [row | {"selector": "quest"} for row in few]
-    figure = throughput_over_output(rows, "gpu-target")[0]
+    figure = curves(rows, "gpu-target", "output_tokens")[0]
     assert [t.name for t in figure.data if t.yaxis == "y"] == [
         "rocketkv gpu-target",
         "rocketkv cpu-mid",
@@ -215,23 +285,30 @@ def test_selector_is_named_when_several_are_swept(few: list[Row]) -> None:
     ]
 
 
-def test_other_swept_columns_name_a_line(few: list[Row]) -> None:
-    rows = [row | {"channels": n} for n in (32, 64) for row in few]
+def test_other_swept_columns_name_a_line_and_its_dashes(few: list[Row]) -> None:
+    rows = [
+        row | {"kv_dtype": name, "decode_tokens_per_s": rate}
+        for name, rate in (("bf16", 200.0), ("fp8", 300.0))
+        for row in few[:2]
+    ]
     with pytest.raises(ValueError, match="two rows of gpu-target at one output_tokens"):
-        throughput_over_output(rows, "gpu-target")
-    figure = throughput_over_output(rows, "gpu-target", by=["channels"])[0]
-    assert [t.name for t in figure.data if t.yaxis == "y"][:2] == [
-        "gpu-target, channels 32",
-        "cpu-mid, channels 32",
+        curves(rows, "gpu-target", "output_tokens")
+    figure = curves(rows, "gpu-target", "output_tokens", by=["kv_dtype"])[0]
+    assert [(t.name, t.line.color, t.line.dash) for t in figure.data] == [
+        ("gpu-target, kv dtype bf16", "#e37509", "solid"),
+        ("gpu-target, kv dtype fp8", "#e37509", "dash"),
     ]
 
 
-def test_each_input_length_has_its_figures(few: list[Row]) -> None:
+def test_each_value_of_the_other_axes_has_its_figures(few: list[Row]) -> None:
     rows = [row | {"input_tokens": n} for n in (8192, 40960) for row in few]
-    subtitles = [f.layout.title.subtitle.text for f in throughput_over_output(rows, "gpu-target")]
-    short = "llama-3.1-8b · h200-sxm · 8,192 input tokens · rocketkv"
-    assert subtitles == [short, short, *[short.replace("8,192", "40,960")] * 2]
-    assert len(gain_over_batch(rows, "gpu-target")) == 4
+    subtitles = [f.layout.title.subtitle.text for f in curves(rows, "gpu-target", "output_tokens")]
+    assert subtitles == [
+        f"llama-3.1-8b · h200-sxm · batch {batch} · {tokens} input tokens · rocketkv"
+        for batch in (1, 4)
+        for tokens in ("8,192", "40,960")
+    ]
+    assert len(curves(rows, "gpu-target", "batch")) == 4
 
 
 def test_hover_shows_numbers_units_and_sources(few: list[Row]) -> None:
@@ -250,7 +327,7 @@ def test_hover_shows_numbers_units_and_sources(few: list[Row]) -> None:
         "summary_cpu_bytes": 2**26,
         "price_sources": "measured: gemm; roofline: <rope>",
     }
-    text = throughput_over_output(few, "gpu-target")[0].data[1].hovertext[0]
+    text = curves(few, "gpu-target", "output_tokens")[0].data[1].hovertext[0]
     assert text.split("<br>") == [
         "<b>cpu-mid, batch 1</b>",
         "output length: 128 tokens",
@@ -278,6 +355,6 @@ def test_hover_shows_numbers_units_and_sources(few: list[Row]) -> None:
 def test_names_from_rows_are_escaped(few: list[Row]) -> None:
     for row in few[4:]:
         row["routing"] = "<b>&"
-    figure = throughput_over_output(few, "<i>")[0]
+    figure = curves(few, "<i>", "output_tokens")[0]
     assert figure.data[1].name == "&lt;b&gt;&amp;"
     assert "<i>" not in figure.layout.title.text + figure.layout.yaxis2.title.text

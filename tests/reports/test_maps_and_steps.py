@@ -10,7 +10,8 @@ from browser import needs_browser, opened
 
 from reports.maps import break_even_maps
 from reports.page import Chart, render
-from reports.step_page import step_blocks, step_figure
+from reports.palette import ATTENTION, EXPOSED, GEMM, look
+from reports.step_page import share_figure, step_blocks, step_figure
 
 CELLS = [
     {
@@ -45,68 +46,108 @@ PARTS = [{"part": "gemm_qkv", "time_s": 16e-6, "share_frac": 0.2, "source": "mea
 
 
 def test_a_map_colours_gains_and_names_winners() -> None:
-    early, sparse = break_even_maps(CELLS, "output_tokens", "batch")
-    (heat,) = early.data
+    early, sparse = break_even_maps({None: CELLS}, "output_tokens", "batch")
+    heat, _ = early.data
     assert (list(heat.x), list(heat.y)) == (["128", "8,192"], ["1", "8"])
     assert [list(row) for row in heat.z] == [[3.0, 3.0], [None, None]]
     assert heat.text[0][0] == "cpu-mid<br>+3.0%"
     assert heat.text[1][0] == ""
-    assert (heat.zmin, heat.zmax) == (-3.0, 3.0)
+    assert (heat.zmin, heat.zmax) == (-50.0, 50.0)
+    assert not early.layout.updatemenus
     assert sparse.data[0].text[1][1] == "gpu-target-fused<br>-25.0%"
     assert early.layout.title.text == "Where early routing pays"
 
 
 def test_a_map_without_any_gain_is_left_out() -> None:
     cells = [cell | {"early_gain_frac": None} for cell in CELLS]
-    (only,) = break_even_maps(cells, "output_tokens", "batch")
+    (only,) = break_even_maps({None: cells}, "output_tokens", "batch")
     assert only.layout.title.text == "Where sparse attention pays at all"
 
 
 def test_every_setting_has_its_own_maps() -> None:
     cells = [cell | {"setting": s} for s in ("model a", "model b") for cell in CELLS]
-    figures = break_even_maps(cells, "output_tokens", "batch")
+    figures = break_even_maps({None: cells}, "output_tokens", "batch")
     assert [f.layout.title.subtitle.text for f in figures] == ["model a"] * 2 + ["model b"] * 2
 
 
-def test_a_step_has_a_bar_an_op_outlines_and_hatches() -> None:
-    figure = step_figure(STEP, "a step")
+def test_a_map_has_a_choice_of_the_routing() -> None:
+    mid = [cell | {"early_gain_frac": -0.1, "best_routing": "cpu-mid"} for cell in CELLS]
+    fused = [cell | {"early_gain_frac": None} for cell in CELLS]
+    choices = {None: CELLS, "cpu-mid": mid, "gpu-target-fused": fused}
+    early, sparse = break_even_maps(choices, "output_tokens", "batch")
+    # One early routing alone: the fastest one is that one.
+    assert not early.layout.updatemenus
+    (menu,) = sparse.layout.updatemenus
+    assert [button.label for button in menu.buttons] == [
+        *("fastest routing", "cpu-mid", "gpu-target-fused")
+    ]
+    assert [trace.visible for trace in sparse.data] == [True, True, *[False] * 4]
+    assert menu.buttons[1].args[0]["visible"] == [False, False, True, True, False, False]
+    assert sparse.data[2].text[0][0] == "cpu-mid<br>-25.0%"
+
+
+def test_an_op_is_busy_hidden_or_exposed() -> None:
+    figure = step_figure(STEP, "a step", "cpu-mid")
     bars = {trace.name: trace for trace in figure.data}
-    assert list(bars) == [
-        "GEMM",
-        "attention",
-        "norm, RoPE, activation",
-        "routing and hand-over",
-        "waiting for the router",
-        "window: anchor to need",
+    assert [(name, trace.marker.color) for name, trace in bars.items()][:5] == [
+        ("GEMM", GEMM),
+        ("attention", ATTENTION),
+        ("norm, RoPE, activation", bars["norm, RoPE, activation"].marker.color),
+        ("routing, hidden", look("cpu-mid").colour),
+        ("exposed routing and hand-over", EXPOSED),
     ]
     assert (list(bars["GEMM"].base), list(bars["GEMM"].x)) == ([2.0, 64.0], [16.0, 32.0])
-    routing = bars["routing and hand-over"]
-    assert list(routing.marker.pattern.shape) == ["/", ""]
-    assert list(routing.marker.line.width) == [2.0, 2.0]
-    waiting = bars["waiting for the router"]
+    assert list(bars["routing, hidden"].text) == ["route.1"]
+    exposed = bars["exposed routing and hand-over"]
+    assert (list(exposed.base), list(exposed.x)) == ([18.0], [2.0])
+    waiting = bars["exposed: waiting for the router"]
     assert (list(waiting.base), list(waiting.x)) == ([20.0], [40.0])
+    assert waiting.marker.color == EXPOSED
     window = bars["window: anchor to need"]
     assert (list(window.base), list(window.x), list(window.y)) == ([20.0], [5.0], ["CPU router"])
+    assert len(bars["critical path"].x) == 6
     assert list(figure.layout.xaxis.range) == [0.0, 96.0]
     assert list(figure.layout.yaxis.categoryarray) == ["CPU router", "GPU"]
+
+
+def test_a_lane_in_which_nothing_takes_time_is_left_out() -> None:
+    flag = op("index_h2d.1", "index_h2d", "flags", 60, 60)
+    figure = step_figure([*STEP, flag], "a step")
+    assert list(figure.layout.yaxis.categoryarray) == ["CPU router", "GPU"]
+
+
+def test_a_mean_step_is_one_bar() -> None:
+    parts = [
+        {"part": part, "time_s": us * 1e-6}
+        for part, us in (("gemm_qkv", 50), ("head", 10), ("waiting", 30), ("await", 10))
+    ]
+    figure = share_figure(parts)
+    assert [(t.name, list(t.x), list(t.text)) for t in figure.data] == [
+        ("GEMM", [60.0], ["GEMM 60.0%"]),
+        ("exposed routing and hand-over", [40.0], ["exposed 40.0%"]),
+    ]
+    assert figure.layout.title.text == "A mean step: 40.0% is exposed routing and hand-over"
 
 
 @needs_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_they_are_drawn_in_a_browser(tmp_path: Path, theme: str) -> None:
     page = tmp_path / "page.html"
-    blocks = step_blocks(STEP, PARTS, "It waits.", "a step", {"seed": 0})
-    maps = [Chart(figure) for figure in break_even_maps(CELLS, "output_tokens", "batch")]
+    blocks = step_blocks(STEP, PARTS, "It waits.", "a step", {"seed": 0}, "cpu-mid")
+    choices = {None: CELLS, "cpu-mid": CELLS, "cpu-in": CELLS}
+    maps = [Chart(figure) for figure in break_even_maps(choices, "output_tokens", "batch")]
     page.write_text(render("A step", [*blocks, *maps]))
     dom, console = opened(page, fragment=f"#{theme}")
     assert console == []
-    assert f'data-errors="0" data-theme="{theme}" data-drawn="3"' in dom
-    step, early, sparse = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
-    assert len(re.findall(r'class="trace bars', step)) == 6
-    assert step.count('class="point"') == 8
+    assert f'data-errors="0" data-theme="{theme}" data-drawn="4"' in dom
+    share, step, early, sparse = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
+    assert share.count('class="point"') == 1
+    assert len(re.findall(r'class="trace bars', step)) == 8
+    assert step.count('class="point"') == 14
     for figure in (early, sparse):
         assert figure.count('class="heatmaplayer mlayer"') == 1
         assert "<image" in figure
+        assert "updatemenu-header" in figure
 
 
 def test_cells_whose_routings_were_not_priced_alike_are_hatched() -> None:
@@ -115,10 +156,10 @@ def test_cells_whose_routings_were_not_priced_alike_are_hatched() -> None:
         | {"early_gain_frac": 0.1, "unlike_sources": int(batch == 4)}
         for batch in (1, 4)
     ]
-    (figure,) = break_even_maps(cells, "batch", "hardware")
+    (figure,) = break_even_maps({None: cells}, "batch", "hardware")
     _, hatching = figure.data
     assert (hatching.x, hatching.y) == (("4",), ("a",))
-    assert "carried over" in figure.layout.meta["notes"][1]
-    (plain,) = break_even_maps([cells[0]], "batch", "hardware")
-    assert len(plain.data) == 1
-    assert len(plain.layout.meta["notes"]) == 1
+    assert "carried over" in figure.layout.meta["notes"][2]
+    (plain,) = break_even_maps({None: [cells[0]]}, "batch", "hardware")
+    assert plain.data[1].x == ()
+    assert len(plain.layout.meta["notes"]) == 2

@@ -13,7 +13,7 @@ import pytest
 from plotly.graph_objects import Figure, Scatter
 from plotly.offline import get_plotlyjs
 
-from reports.figures import throughput_over_output
+from reports.figures import curves
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table, render
 from reports.sweep_page import sweep_blocks
 
@@ -33,7 +33,7 @@ def figures_in(text: str) -> list[dict[str, object]]:
 
 
 def test_one_copy_of_plotly_for_all_figures(tmp_path: Path, few: list[Row]) -> None:
-    charts = [Chart(figure) for figure in throughput_over_output(few, "gpu-target")]
+    charts = [Chart(figure) for figure in curves(few, "gpu-target", "output_tokens")]
     text = page(tmp_path, [*charts])
     assert text.count("PLOTLY") == 1
     assert text.count('<div class="plot"') == len(figures_in(text)) == 2
@@ -97,7 +97,7 @@ def test_matrix_keeps_its_shape(tmp_path: Path) -> None:
 
 
 def test_notes_are_printed_under_the_figure(tmp_path: Path, few: list[Row]) -> None:
-    text = page(tmp_path, [Chart(throughput_over_output(few, "gpu-target")[1])])
+    text = page(tmp_path, [Chart(curves(few, "gpu-target", "output_tokens")[1])])
     caption = re.findall(r"<figcaption>(.*?)</figcaption>", text)[0]
     assert caption.endswith(
         "<p>Not drawn: cpu-mid at output length 256: needs 90 GiB, 80 GiB are free.</p>"
