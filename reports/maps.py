@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from plotly.graph_objects import Figure, Heatmap, Scatter
 
-from essim.results.column import Rows, number
+from essim.results.column import AnyRow, Rows, number
 from essim.results.tables import column
 
 # Percent -> colour: loss orange, break-even grey, gain blue, each dark enough for white text.
@@ -37,32 +37,35 @@ _SCALED = "Grey: break-even. Colours are full from 50 % on, on every map."
 _HATCHED = "Hatched: one routing's time is mostly measured there and another's carried over."
 
 
-def break_even_maps(choices: Mapping[str | None, Rows], x: str, y: str) -> list[Figure]:
+def break_even_maps(
+    choices: Mapping[str, Mapping[str | None, Rows]], x: str, y: str
+) -> list[Figure]:
     """Draw both maps for every setting of the axes that they do not show.
 
     Parameters
     ----------
     choices : mapping
-        Of each routing, and of None for the best of each cell, one row per cell: ``setting``, the
-        two axes, ``best_routing``, ``early_routing``, ``early_gain_frac``, ``sparse_gain_frac``.
+        For ``early_gain_frac`` and ``sparse_gain_frac``: of each routing alone, and under None of
+        the best of each cell, one row per cell: ``setting``, the two axes, ``best_routing``,
+        ``early_routing``, and the two gains.
     x, y : str
         Columns of the axes.
     """
     figures = []
-    for setting in dict.fromkeys(str(cell.get("setting") or "") for cell in choices[None]):
-        for gain in _MAPS:
-            own = {
-                routing: [cell for cell in cells if str(cell.get("setting") or "") == setting]
-                for routing, cells in choices.items()
-            }
-            known = {
-                routing: cells
-                for routing, cells in own.items()
-                if any(number(cell.get(gain)) is not None for cell in cells)
-            }
+    for setting in dict.fromkeys(_setting(cell) for own in choices.values() for cell in own[None]):
+        for gain, by_routing in choices.items():
+            known = {}
+            for routing, cells in by_routing.items():
+                own = [cell for cell in cells if _setting(cell) == setting]
+                if any(number(cell.get(gain)) is not None for cell in own):
+                    known[routing] = own
             if known:
                 figures.append(_map(known, x, y, gain, setting))
     return figures
+
+
+def _setting(cell: AnyRow) -> str:
+    return str(cell.get("setting") or "")
 
 
 def _map(choices: Mapping[str | None, Rows], x: str, y: str, gain: str, setting: str) -> Figure:

@@ -95,7 +95,9 @@ def hover_text(name: str, row: AnyRow | None) -> str:
     return "<br>".join([f"<b>{html.escape(name)}, batch {row.get('batch')}</b>", *text])
 
 
-def _name(key: tuple[object, ...], by: Sequence[str], several_selectors: bool) -> str:
+def _name(key: tuple[object, ...], by: Sequence[str], several: bool) -> str:
     selector, routing, *values = key
     settings = (f", {column(k).heading} {value}" for k, value in zip(by, values, strict=True))
-    return (f"{selector} {routing}" if several_selectors else str(routing)) + "".join(settings)
+    # Dense attention has no routing to be called by.
+    name = selector if routing == "none" else f"{selector} {routing}" if several else routing
+    return str(name) + "".join(settings)

@@ -116,7 +116,8 @@ def _summary(rows: Rows, by: Sequence[str]) -> Iterator[str]:
 def _columns(rows: Rows, by: Sequence[str]) -> list[str]:
     """Return the table's columns: what differs between rows, then the results that are known."""
     axes = [key for key in (*SWEPT, *by) if len(unique(rows, key)) > 1]
-    results = [key for key in _RESULTS if unique(rows, key)]
+    # Where all is the baseline or dense attention, there is no gain to list.
+    results = [key for key in _RESULTS if set(unique(rows, key)) - {0.0 if "gain" in key else None}]
     if all(row.get("status") == "ok" for row in rows):
         return axes + results
     return [*axes, "status", *results, "reason"]

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 def sweep(
     base: Scenario,
-    points: Sequence[Scenario],
     rows: list[ResultRow],
     verdict: Verdict,
     about: dict[str, Any],
+    cells: list[Row],
     axes: tuple[str, str] | None,
+    points: Sequence[Scenario],
 ) -> bytes:
     """Return the page of a sweep: verdict, curves, break-even maps, table, sources."""
     from reports.maps import break_even_maps
@@ -40,14 +41,32 @@ def sweep(
     sentences, more, baseline = verdict.sentences, verdict.more, base.compare.baseline
     blocks = sweep_blocks(rows, sentences, baseline, about, by, more)
     if axes:
-        routings = [
-            name for name in dict.fromkeys(row["routing"] for row in rows) if name != "none"
-        ]
-        cells = {name: break_even(points, rows, *axes, name) for name in (None, *routings)}
-        maps = [Chart(figure) for figure in break_even_maps(cells, *axes)]
+        choices = _by_routing(points, rows, axes, cells)
+        maps = [Chart(figure) for figure in break_even_maps(choices, *axes)]
         at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
         blocks[at:at] = [Heading("Break-even"), *maps]
     return _page(base.name, blocks)
+
+
+def _by_routing(
+    points: Sequence[Scenario], rows: Sequence[ResultRow], axes: tuple[str, str], best: list[Row]
+) -> dict[str, dict[str | None, list[Row]]]:
+    """Return the cells of each gain's map: of the best routing (None), and of each one alone."""
+
+    def cells(routing: str, besides: bool) -> list[Row]:
+        own = [
+            (point, row)
+            for point, row in zip(points, rows, strict=True)
+            if row["routing"] == routing or (besides and row["anchor"] in (None, "target"))
+        ]
+        return break_even([point for point, _ in own], [row for _, row in own], *axes)
+
+    anchors = {row["routing"]: row["anchor"] for row in rows if row["routing"] != "none"}
+    early = [routing for routing, anchor in anchors.items() if anchor not in (None, "target")]
+    return {
+        "early_gain_frac": {None: best} | {name: cells(name, True) for name in early},
+        "sparse_gain_frac": {None: best} | {name: cells(name, False) for name in anchors},
+    }
 
 
 def sweep_sentences(

@@ -39,19 +39,8 @@ def map_axes(base: Scenario, rows: Sequence[AnyRow], asked: str | None) -> tuple
     return by_name[names[0]], by_name[names[1]]
 
 
-def break_even(
-    points: Sequence[Scenario],
-    rows: Sequence[ResultRow],
-    x: str,
-    y: str,
-    routing: str | None = None,
-) -> list[Row]:
+def break_even(points: Sequence[Scenario], rows: Sequence[ResultRow], x: str, y: str) -> list[Row]:
     """Return one row a cell of the map over columns `x` and `y`, other swept axes apart.
-
-    Parameters
-    ----------
-    routing
-        The one whose gains are wanted; default the best one of each cell.
 
     Returns
     -------
@@ -67,16 +56,10 @@ def break_even(
     for point, row in zip(points, rows, strict=True):
         key = tuple(_value(row, column) for column in (*others, x, y))
         cells.setdefault(key, []).append((point, row))
-    return [_cell(others, x, y, members, routing) for members in cells.values()]
+    return [_cell(others, x, y, members) for members in cells.values()]
 
 
-def _cell(
-    others: Sequence[str],
-    x: str,
-    y: str,
-    members: list[tuple[Scenario, ResultRow]],
-    routing: str | None,
-) -> Row:
+def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, ResultRow]]) -> Row:
     first = members[0][1]
     cell: Row = {
         "setting": ", ".join(f"{other} {_value(first, other)}" for other in others),
@@ -86,8 +69,7 @@ def _cell(
     rated = [(p, r, r["decode_tokens_per_s"] or 0.0) for p, r in members]
     rated = [entry for entry in rated if entry[2] > 0]
     early = [entry for entry in rated if entry[0].routing.early and entry[1]["routing"] != "none"]
-    waits = [entry for entry in rated if entry not in early]
-    waiting = [entry[2] for entry in waits]
+    waiting = [entry[2] for entry in rated if entry not in early]
     # The baseline may not be swept itself; its rate follows from any gain over it.
     waiting += [
         rate / (1 + r["decode_gain_frac"])
@@ -95,18 +77,15 @@ def _cell(
         if r["decode_gain_frac"] is not None
         and not p.with_routing(p.compare.baseline).routing.early
     ]
-    wanted = [entry for entry in rated if routing in (None, entry[1]["routing"])]
-    best = max(wanted, key=lambda entry: entry[2], default=None)
-    early = [entry for entry in early if entry in wanted]
+    best = max(rated, key=lambda entry: entry[2], default=None)
     fastest = max(early, key=lambda entry: entry[2], default=None)
-    compared = [entry for entry in rated if entry in wanted or entry in waits]
     return cell | {
         "best_routing": None if best is None else best[1]["routing"],
         "decode_tokens_per_s": None if best is None else best[2],
         "early_routing": None if fastest is None else fastest[1]["routing"],
         "early_gain_frac": fastest[2] / max(waiting) - 1 if fastest and waiting else None,
         "sparse_gain_frac": None if best is None else best[1]["gain_over_dense_frac"],
-        "unlike_sources": _unlike([row["measured_frac"] for _, row, _ in compared]),
+        "unlike_sources": _unlike([row["measured_frac"] for _, row, _ in rated]),
     }
 
 

@@ -179,8 +179,8 @@ def test_dense_over_batch_has_throughput_and_tpot_and_no_line_at_zero(few: list[
     assert axes_of(rows) == ["batch"]
     (figure,) = curves(rows, "none", "batch")
     assert lines(figure) == [
-        ("none", "y", (1, 4), (200.0, 700.0)),
-        ("none", "y2", (1, 4), (5.0, 5.0)),
+        ("dense", "y", (1, 4), (200.0, 700.0)),
+        ("dense", "y2", (1, 4), (5.0, 5.0)),
     ]
     assert figure.layout.title.text == "Decode throughput and time per output token by batch"
     assert figure.layout.meta == {"notes": []}
@@ -208,7 +208,7 @@ def test_a_sweep_of_the_budget_is_drawn_over_the_budget(few: list[Row]) -> None:
     assert lines(figure)[:3] == [
         ("rocketkv gpu-target", "y", (8, 32), (200.0, 200.0)),
         ("rocketkv cpu-mid", "y", (8, 32), (220.0, 220.0)),
-        ("dense none", "y", (8, 32), (200.0, 200.0)),
+        ("dense", "y", (8, 32), (200.0, 200.0)),
     ]
     assert figure.layout.xaxis.title.text == "top pages"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import needs_browser, opened
+from plotly.graph_objects import Figure
 
 from reports.maps import break_even_maps
 from reports.page import Chart, render
@@ -28,6 +29,13 @@ CELLS = [
 ]
 
 
+def maps(cells: list[dict], x: str, y: str, **by_routing: list[dict]) -> list[Figure]:
+    """Draw the maps of the best routing, and of some alone; their names have _ for -."""
+    alone = {name.replace("_", "-"): own for name, own in by_routing.items()}
+    own = {None: cells} | alone
+    return break_even_maps({"early_gain_frac": own, "sparse_gain_frac": own}, x, y)
+
+
 def op(name: str, kind: str, stream: str, start_us: float, end_us: float, **more: object) -> dict:
     row = {"name": name, "kind": kind, "stream": stream, "source": "measured", "critical": 1}
     times = {"start_s": start_us * 1e-6, "end_s": end_us * 1e-6, "wait_s": 0.0, "exposed_s": 0.0}
@@ -46,7 +54,7 @@ PARTS = [{"part": "gemm_qkv", "time_s": 16e-6, "share_frac": 0.2, "source": "mea
 
 
 def test_a_map_colours_gains_and_names_winners() -> None:
-    early, sparse = break_even_maps({None: CELLS}, "output_tokens", "batch")
+    early, sparse = maps(CELLS, "output_tokens", "batch")
     heat, _ = early.data
     assert (list(heat.x), list(heat.y)) == (["128", "8,192"], ["1", "8"])
     assert [list(row) for row in heat.z] == [[3.0, 3.0], [None, None]]
@@ -60,21 +68,21 @@ def test_a_map_colours_gains_and_names_winners() -> None:
 
 def test_a_map_without_any_gain_is_left_out() -> None:
     cells = [cell | {"early_gain_frac": None} for cell in CELLS]
-    (only,) = break_even_maps({None: cells}, "output_tokens", "batch")
+    (only,) = maps(cells, "output_tokens", "batch")
     assert only.layout.title.text == "Where sparse attention pays at all"
 
 
 def test_every_setting_has_its_own_maps() -> None:
     cells = [cell | {"setting": s} for s in ("model a", "model b") for cell in CELLS]
-    figures = break_even_maps({None: cells}, "output_tokens", "batch")
+    figures = maps(cells, "output_tokens", "batch")
     assert [f.layout.title.subtitle.text for f in figures] == ["model a"] * 2 + ["model b"] * 2
 
 
 def test_a_map_has_a_choice_of_the_routing() -> None:
     mid = [cell | {"early_gain_frac": -0.1, "best_routing": "cpu-mid"} for cell in CELLS]
     fused = [cell | {"early_gain_frac": None} for cell in CELLS]
-    choices = {None: CELLS, "cpu-mid": mid, "gpu-target-fused": fused}
-    early, sparse = break_even_maps(choices, "output_tokens", "batch")
+    axes = ("output_tokens", "batch")
+    early, sparse = maps(CELLS, *axes, cpu_mid=mid, gpu_target_fused=fused)
     # One early routing alone: the fastest one is that one.
     assert not early.layout.updatemenus
     (menu,) = sparse.layout.updatemenus
@@ -134,9 +142,8 @@ def test_a_mean_step_is_one_bar() -> None:
 def test_they_are_drawn_in_a_browser(tmp_path: Path, theme: str) -> None:
     page = tmp_path / "page.html"
     blocks = step_blocks(STEP, PARTS, "It waits.", "a step", {"seed": 0}, "cpu-mid")
-    choices = {None: CELLS, "cpu-mid": CELLS, "cpu-in": CELLS}
-    maps = [Chart(figure) for figure in break_even_maps(choices, "output_tokens", "batch")]
-    page.write_text(render("A step", [*blocks, *maps]))
+    figures = maps(CELLS, "output_tokens", "batch", cpu_mid=CELLS, cpu_in=CELLS)
+    page.write_text(render("A step", [*blocks, *map(Chart, figures)]))
     dom, console = opened(page, fragment=f"#{theme}")
     assert console == []
     assert f'data-errors="0" data-theme="{theme}" data-drawn="4"' in dom
@@ -156,10 +163,10 @@ def test_cells_whose_routings_were_not_priced_alike_are_hatched() -> None:
         | {"early_gain_frac": 0.1, "unlike_sources": int(batch == 4)}
         for batch in (1, 4)
     ]
-    (figure,) = break_even_maps({None: cells}, "batch", "hardware")
+    (figure,) = maps(cells, "batch", "hardware")
     _, hatching = figure.data
     assert (hatching.x, hatching.y) == (("4",), ("a",))
     assert "carried over" in figure.layout.meta["notes"][2]
-    (plain,) = break_even_maps({None: [cells[0]]}, "batch", "hardware")
+    (plain,) = maps([cells[0]], "batch", "hardware")
     assert plain.data[1].x == ()
     assert len(plain.layout.meta["notes"]) == 2
