@@ -224,5 +224,5 @@ def _lay_out(
     # The first panel is the highest; a little room between two.
     share = 1 / panels
     for i in range(panels):
-        domain = [1 - (i + 1) * share + (0.05 if i < panels - 1 else 0), 1 - i * share]
+        domain = [1 - (i + 1) * share + (0.09 if i < panels - 1 else 0), 1 - i * share]
         figure.layout[_axis("yaxis", i)] = {"domain": domain}

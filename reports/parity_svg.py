@@ -5,19 +5,13 @@ from __future__ import annotations
 import csv
 import math
 import sys
+from html import escape
 from pathlib import Path
 
 from essim.results.column import AnyRow, Rows
 from essim.results.tables import column
+from reports.palette import look
 
-# Where a mode routes, the part of its name before the first dash -> its name and colour.
-_PLACES = {
-    "dense": ("dense, no routing", "#666666"),
-    "gpu": ("GPU, main stream", "#d55e00"),
-    "gpu_side": ("GPU, second stream", "#00865f"),
-    "cpu": ("CPU", "#1f6fc6"),
-}
-_OTHER = ("elsewhere", "#b5609b")
 _SIDES = ("predicted_s", "measured_s")
 _LEFT, _TOP, _EDGE = 70.0, 20.0, 400.0
 _TICKS_MS = [digit * 10.0**power for power in range(-6, 9) for digit in range(1, 10)]
@@ -57,7 +51,8 @@ def svg(pairs: Rows) -> str:
     ]
     for row in pairs:
         x, y = _LEFT + along(_ms(row, "measured_s")), bottom - along(_ms(row, "predicted_s"))
-        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{_place(row)[1]}"'
+        colour = look(str(row["mode"])).colour
+        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"'
         parts.append(f'{dot} fill-opacity="0.65"/>')
     return _page([*parts, *_legend(pairs)])
 
@@ -72,17 +67,13 @@ def _page(parts: list[str]) -> str:
 
 
 def _legend(pairs: Rows) -> list[str]:
-    found = [place for place in (*_PLACES.values(), _OTHER) if place in map(_place, pairs)]
+    found = dict.fromkeys(str(row["mode"]) for row in pairs)
     lines = []
-    for i, (name, colour) in enumerate(found):
-        y = _TOP + 12 + 20 * i
+    for i, mode in enumerate(found):
+        y, colour = _TOP + 12 + 20 * i, look(mode).colour
         lines.append(f'<rect x="{_LEFT + 10}" y="{y}" width="10" height="10" fill="{colour}"/>')
-        lines.append(_text(_LEFT + 28, y + 10, name, "start"))
+        lines.append(_text(_LEFT + 28, y + 10, escape(mode), "start"))
     return lines
-
-
-def _place(row: AnyRow) -> tuple[str, str]:
-    return _PLACES.get(str(row["mode"]).split("-")[0], _OTHER)
 
 
 def _ms(row: AnyRow, key: str) -> float:

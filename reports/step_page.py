@@ -62,7 +62,12 @@ def step_figure(rows: Rows, title: str, routing: str = "", whole: bool = False) 
             "title": {"text": "time in the step, us"},
             "range": [0.0, _end(rows)] if whole else _first_view(rows),
         },
-        yaxis={"categoryorder": "array", "categoryarray": streams[::-1], "type": "category"},
+        yaxis={
+            "categoryorder": "array",
+            "categoryarray": streams[::-1],
+            "type": "category",
+            "ticklabelstandoff": 6,
+        },
         dragmode="pan",
         meta={"notes": list(_HOW_TO_READ)},
     )

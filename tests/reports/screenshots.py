@@ -12,7 +12,7 @@ from pathlib import Path
 from browser import absent, pictured
 
 ROOT = Path(__file__).parents[2]
-REAL = ROOT / "reports" / "data" / "cpu-2core-decode" / "decode.csv"
+REAL = ROOT / "reports" / "data" / "h200-decode" / "decode.csv"
 DENSE = "selector={kind: dense}"
 BATCHES = "sweep={workload.batch: [1, 2, 4, 8, 16]}"
 PROMPTS = "workload.input_tokens: [8192, 16384, 40960, 65536]"
@@ -46,9 +46,9 @@ HIGHEST = 16000
 def main(folder: Path) -> None:
     """Write each page, and its pictures beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    essim(folder, "sweep", "validate-laptop", "--out", "predicted.csv")
-    traced = ("--set", "routing=cpu-mid", "--set", "workload.input_tokens=512")
-    essim(folder, "run", "validate-laptop", *traced, "--step", "4", "--trace", "predicted.json")
+    essim(folder, "sweep", "validate-h200", "--out", "predicted.csv")
+    step = ("--set", "routing=cpu-mid", "--step", "4")
+    essim(folder, "run", "validate-h200", *step, "--trace", "predicted.json")
     for name, command in PAGES.items():
         page = folder / f"{name}.html"
         essim(folder, *command, "--html", page.name)

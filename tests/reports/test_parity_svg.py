@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from reports.palette import look
 from reports.parity_svg import svg
 
 # Times of 1 to 90 ms: both axes go from 1 to 100 ms, 200 units a decade, from (70, 420).
@@ -19,21 +20,21 @@ PAIRS = [
     {"mode": "cpu-mid", "measured_s": 1e-2, "predicted_s": 5e-2},
     {"mode": "cpu-in", "measured_s": 9e-2, "predicted_s": 4e-2},
 ]
-GREY, RED, GREEN, BLUE = "#666666", "#d55e00", "#00865f", "#1f6fc6"
+COLOURS = [look(str(pair["mode"])).colour for pair in PAIRS]
 
 
 def found(text: str, tag: str) -> list[ElementTree.Element]:
     return ElementTree.fromstring(text).findall(f".//{{http://www.w3.org/2000/svg}}{tag}")
 
 
-def test_a_dot_a_cell_by_where_routing_runs() -> None:
+def test_a_dot_a_cell_in_the_colour_of_its_routing() -> None:
     dots = found(svg(PAIRS), "circle")
     assert [(d.get("cx"), d.get("cy"), d.get("fill")) for d in dots] == [
-        ("70.0", "420.0", GREY),
-        ("270.0", "220.0", RED),
-        ("330.2", "220.0", GREEN),
-        ("270.0", "80.2", BLUE),
-        ("460.8", "99.6", BLUE),
+        ("70.0", "420.0", COLOURS[0]),
+        ("270.0", "220.0", COLOURS[1]),
+        ("330.2", "220.0", COLOURS[2]),
+        ("270.0", "80.2", COLOURS[3]),
+        ("460.8", "99.6", COLOURS[4]),
     ]
 
 
@@ -41,7 +42,7 @@ def test_ground_diagonal_ticks_and_legend() -> None:
     text = svg(PAIRS)
     ground, *keys = found(text, "rect")
     assert ground.attrib == {"width": "500", "height": "480", "fill": "#fff"}
-    assert [key.get("fill") for key in keys] == [GREY, RED, GREEN, BLUE]
+    assert [key.get("fill") for key in keys] == COLOURS
     dashed = [path.get("d") for path in found(text, "path") if path.get("stroke-dasharray")]
     assert dashed == ["M70.0 420.0L470.0 20.0"]
     said = [(t.text, t.get("x")) for t in found(text, "text")]
@@ -52,7 +53,7 @@ def test_ground_diagonal_ticks_and_legend() -> None:
     words = [t for t, _ in said if t and not t.isdigit()]
     assert words == [
         *("measured decode step, ms", "predicted decode step, ms"),
-        *("dense, no routing", "GPU, main stream", "GPU, second stream", "CPU"),
+        *("dense", "gpu-target", "gpu_side-mid-fused", "cpu-mid", "cpu-in"),
     ]
 
 
