@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from plotly.graph_objects import Figure, Scatter
 
 from essim.results.column import AnyRow, Rows, number
 from essim.results.tables import column
+from reports.pairs import band, line, markers, spread, unsteady, value
 from reports.palette import ACCENT, NEUTRAL, look
 
 _BASELINE = "gpu-target"
@@ -21,6 +20,8 @@ _BARS = {
 # Throughput all but doubles with the batch: on this axis modes are apart at the small ones too.
 _RATES = [digit * 10**power for power in range(6) for digit in (1, 2, 5)]
 _LOG = {"type": "log", "tickvals": _RATES, "ticktext": [f"{rate:,}" for rate in _RATES]}
+_TWOS = [2**power for power in range(24)]
+_DOUBLING = {"type": "log", "tickvals": _TWOS, "ticktext": [f"{two:,}" for two in _TWOS]}
 _SO_FAR = (
     "In a decode the context is the kept prompt and the output so far: this axis stands for output "
     "length. A real run times one output length from several positions; a marker "
@@ -30,7 +31,7 @@ _SO_FAR = (
 
 def parity(pairs: Rows) -> Figure:
     """Draw predicted over measured step time, a marker a cell, with the line where they agree."""
-    times = [t for row in pairs for key in ("predicted_s", "measured_s") if (t := _shown(row, key))]
+    times = [t for row in pairs for key in ("predicted_s", "measured_s") if (t := value(row, key))]
     ends = [min(times) * 0.95, max(times) * 1.05]
     figure = Figure(
         [
@@ -45,9 +46,9 @@ def parity(pairs: Rows) -> Figure:
         ]
     )
     for mode, own in _by_mode(pairs).items():
-        xs = [_shown(row, "measured_s") for row in own]
-        figure.add_trace(_markers(mode, own, xs, "predicted_s"))
-    figure.add_traces(_unsteady(pairs))
+        xs = [value(row, "measured_s") for row in own]
+        figure.add_trace(markers(mode, own, xs, "predicted_s"))
+    figure.add_traces(unsteady(pairs))
     figure.update_layout(
         title={"text": "Predicted over measured mean step"},
         height=560,
@@ -96,11 +97,11 @@ def _curve(shown: Rows, which: str, axis: str, where: str, budget: object) -> Fi
     for mode, own in _by_mode(shown).items():
         rows = sorted(own, key=lambda row: number(row[axis]) or 0.0)
         xs = [row[axis] for row in rows]
-        figure.add_traces(_band(rows, xs, which, look(mode).colour))
-        figure.add_trace(_line(mode, rows, xs, which))
-        markers = _markers(mode, rows, xs, f"measured_{which}")
-        figure.add_trace(markers.update(showlegend=False, error_y=_spread(rows, which)))
-    figure.add_traces(_unsteady(shown))
+        figure.add_traces(band(rows, xs, which, look(mode).colour))
+        figure.add_trace(line(mode, rows, xs, which))
+        measured = markers(mode, rows, xs, f"measured_{which}")
+        figure.add_trace(measured.update(showlegend=False, error_y=spread(rows, which)))
+    figure.add_traces(unsteady(shown))
     _lay_out(figure, which, axis, where, budget)
     return figure
 
@@ -162,8 +163,8 @@ def grid(pairs: Rows, points: Mapping[str, Sequence[tuple[int, int]]]) -> Figure
             "text": "Calibration and validation points",
         },
         height=460,
-        xaxis={"title": {"text": "batch, sequences"}, "type": "log"},
-        yaxis={"title": {"text": "context, tokens"}, "type": "log"},
+        xaxis={"title": {"text": "batch, sequences"}, **_DOUBLING},
+        yaxis={"title": {"text": "context, tokens"}, **_DOUBLING},
         meta={"notes": [f"Tables: {', '.join(points)}."]},
     )
     return figure
@@ -174,110 +175,6 @@ def _by_mode(rows: Rows) -> dict[str, list[AnyRow]]:
     for row in rows:
         groups.setdefault(str(row["mode"]), []).append(row)
     return groups
-
-
-def _shown(row: AnyRow, key: str) -> float | None:
-    return column(key).shown.scaled(row.get(key))
-
-
-def _line(mode: str, rows: Rows, xs: Sequence[object], which: str) -> Scatter:
-    return Scatter(
-        x=xs,
-        y=[_shown(row, f"predicted_{which}") for row in rows],
-        name=html.escape(mode),
-        legendgroup=mode,
-        mode="lines",
-        line={"color": look(mode).colour, "width": 2},
-        hoverinfo="skip",
-    )
-
-
-def _markers(mode: str, rows: Rows, xs: Sequence[object], key: str) -> Scatter:
-    return Scatter(
-        x=xs,
-        y=[_shown(row, key) for row in rows],
-        name=html.escape(mode),
-        legendgroup=mode,
-        mode="markers",
-        marker={
-            "color": look(mode).colour,
-            "symbol": [_symbol(mode, row) for row in rows],
-            "size": 9,
-        },
-        hovertext=[_hover(row) for row in rows],
-        hovertemplate="%{hovertext}<extra></extra>",
-    )
-
-
-def _symbol(mode: str, row: AnyRow) -> str:
-    """Return a mode's marker, hollow where its measurement is not steady."""
-    return look(mode).symbol + ("-open" if row.get("unsteady") else "")
-
-
-def _unsteady(rows: Rows) -> list[Scatter]:
-    """Return a legend entry for hollow markers, nothing where there are none."""
-    if not any(row.get("unsteady") for row in rows):
-        return []
-    return [
-        Scatter(
-            x=[None],
-            y=[None],
-            name="hollow: unsteady measurement",
-            mode="markers",
-            marker={"color": NEUTRAL, "symbol": "circle-open", "size": 9},
-            hoverinfo="skip",
-        )
-    ]
-
-
-def _spread(rows: Rows, which: str) -> dict[str, Any]:
-    """Return error bars from a measurement to its ends, none where they are not known."""
-    middle, low, high = (
-        [_shown(row, f"measured{end}_{which}") for row in rows] for end in ("", "_low", "_high")
-    )
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [_away(*pair) for pair in zip(high, middle, strict=True)],
-        "arrayminus": [_away(*pair) for pair in zip(low, middle, strict=True)],
-    }
-
-
-def _away(end: float | None, middle: float | None) -> float | None:
-    return None if end is None or middle is None else round(abs(end - middle), 9)
-
-
-def _band(rows: Rows, xs: Sequence[object], which: str, colour: str) -> list[Scatter]:
-    """Return the predicted interval as an area, nothing where it is not known."""
-    low, high = (
-        [_shown(row, f"predicted_{end}_{which}") for row in rows] for end in ("low", "high")
-    )
-    if None in (*low, *high):
-        return []
-    return [
-        Scatter(
-            x=[*xs, *xs[::-1]],
-            y=[*low, *high[::-1]],
-            mode="lines",
-            line={"width": 0},
-            fill="toself",
-            fillcolor=f"rgba{(*bytes.fromhex(colour[1:]), 0.18)}",
-            showlegend=False,
-            hoverinfo="skip",
-        )
-    ]
-
-
-def _hover(row: AnyRow) -> str:
-    keys = (
-        *("context_tokens", "attended_tokens", "predicted_s", "measured_s", "measured_low_s"),
-        *("measured_high_s", "error_frac", "predicted_tokens_per_s", "measured_tokens_per_s"),
-        *("predicted_gain_frac", "measured_gain_frac", "measured_low_gain_frac"),
-        "measured_high_gain_frac",
-    )
-    shown = [(column(key), row.get(key)) for key in keys if row.get(key) is not None]
-    lines = [f"{c.heading}: {c.shown.text_with_unit(value)}" for c, value in shown]
-    return "<br>".join([f"<b>{html.escape(str(row['mode']))}, batch {row['batch']}</b>", *lines])
 
 
 def _lay_out(figure: Figure, which: str, axis: str, fixed: str, budget: object) -> None:

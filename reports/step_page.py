@@ -21,9 +21,10 @@ _STREAMS = {"gpu": "GPU", "gpu_side": "GPU, side stream", "cpu": "CPU router", "
 _EXPOSED = "exposed routing and hand-over"
 _HOW_TO_READ = (
     "Red: exposed, time the step would not take if routing and hand-over cost nothing; thin where "
-    "the GPU waits. Empty: idle. Line under the ops: the critical path.",
-    "Drag to move, use the tools to zoom; it opens at the first routed layers.",
+    "the GPU waits. Empty: idle."
 )
+_ON_PATH = " Line under the ops: the critical path."
+_HOW_TO_MOVE = "Drag to move, use the tools to zoom; it opens at the first routed layers."
 
 
 def step_figure(rows: Rows, title: str, routing: str = "", whole: bool = False) -> Figure:
@@ -51,7 +52,8 @@ def step_figure(rows: Rows, title: str, routing: str = "", whole: bool = False) 
     _add(figure, _bars(_EXPOSED, EXPOSED, [r for r in routes if _us(r, "exposed_s")]))
     _add(figure, _waits([row for row in rows if _us(row, "wait_s") > 0]))
     _add(figure, _windows([r for r in rows if number(r.get("window_s")) is not None], own))
-    _add(figure, _critical([row for row in rows if row.get("critical")]))
+    path = [row for row in rows if row.get("critical")]
+    _add(figure, _critical(path))
     streams = list(dict.fromkeys(_stream(row) for row in rows))
     figure.update_layout(
         title={"text": html.escape(title)},
@@ -69,7 +71,7 @@ def step_figure(rows: Rows, title: str, routing: str = "", whole: bool = False) 
             "ticklabelstandoff": 6,
         },
         dragmode="pan",
-        meta={"notes": list(_HOW_TO_READ)},
+        meta={"notes": [_HOW_TO_READ + _ON_PATH * bool(path), _HOW_TO_MOVE]},
     )
     return figure
 

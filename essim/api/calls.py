@@ -118,13 +118,12 @@ def sweep(
 
 
 def plot(frame: DataFrame) -> list[Figure]:
-    """Return the plotly figures of a sweep: rates over output length, gains over batch.
+    """Return the plotly figures of a sweep: rates and gains over what was swept.
 
     Parameters
     ----------
     frame
-        What `sweep` returned, or some of its rows. Where neither output length nor batch varies
-        there is nothing to draw.
+        What `sweep` returned, or some of its rows. Of one point there is nothing to draw.
 
     Raises
     ------

@@ -1,6 +1,7 @@
 """Pictures of every page in both themes and in a narrow window, to look at.
 
-``python tests/reports/screenshots.py FOLDER``; without a browser it says so and does nothing.
+``python tests/reports/screenshots.py FOLDER [PAGE...]``, default all; without a browser it says so
+and does nothing.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ WIDTHS = (1366, 390)
 HIGHEST = 16000
 
 
-def main(folder: Path) -> None:
-    """Write each page, and its pictures beside it."""
+def main(folder: Path, names: list[str]) -> None:
+    """Write pages, and their pictures beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     essim(folder, "sweep", "validate-h200", "--out", "predicted.csv")
     step = ("--set", "routing=cpu-mid", "--step", "4")
     essim(folder, "run", "validate-h200", *step, "--trace", "predicted.json")
-    for name, command in PAGES.items():
+    for name in names or PAGES:
         page = folder / f"{name}.html"
-        essim(folder, *command, "--html", page.name)
+        essim(folder, *PAGES[name], "--html", page.name)
         for width in WIDTHS:
             for theme in ("light", "dark"):
                 picture = folder / f"{name}-{width}-{theme}.png"
@@ -74,4 +75,4 @@ if __name__ == "__main__":
     if absent():
         print(f"no screenshots: {absent()}")
     else:
-        main(Path(sys.argv[1]).resolve())
+        main(Path(sys.argv[1]).resolve(), sys.argv[2:])
