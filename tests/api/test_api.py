@@ -233,15 +233,18 @@ def test_a_point_without_a_decode_step_has_none_to_show(scenario_file) -> None:
 def test_figures(scenario_file) -> None:
     more = "sweep:\n  routing: [gpu-target, cpu-mid]\n  workload.batch: [1, 4]\n"
     frame = essim.sweep(scenario_file(more=more + "  workload.output_tokens: [8, 16]\n"))
-    titles = [figure.layout.title.text for figure in essim.plot(frame)]
-    rates = "throughput and gain over gpu-target, batch"
-    assert titles == [
-        *(f"Decode {rates} {batch}" for batch in (1, 4)),
-        *(f"Decode gain over gpu-target by batch, {n} output tokens" for n in (16, 8)),
-        *(f"End-to-end {rates} {batch}" for batch in (1, 4)),
+    figures = essim.plot(frame)
+    rates = "throughput and gain over gpu-target by output length"
+    over_batch = "Decode throughput, time per output token and gain over gpu-target by batch"
+    assert [figure.layout.title.text for figure in figures] == [
+        *[f"Decode {rates}"] * 2,
+        *[over_batch] * 2,
+        *[f"End-to-end {rates}"] * 2,
     ]
+    settings = [figure.layout.title.subtitle.text for figure in figures]
     some = essim.plot(frame[frame["batch"] == 4])
-    assert [f.layout.title.text for f in some] == [titles[1], titles[5]]
+    assert [f.layout.title.subtitle.text for f in some] == [settings[1], settings[5]]
+    assert "batch 4" in settings[1]
     drawn = dict(zip(some[0].data[1].x, some[0].data[1].y, strict=True))
     chosen = frame[(frame["batch"] == 4) & (frame["routing"] == "cpu-mid")]
     rate = chosen.set_index("output_tokens")["decode_tokens_per_s"]

@@ -39,11 +39,11 @@ def test_every_figure_is_drawn(
     assert root == f'<html lang="en" data-errors="0" data-theme="{theme}" data-drawn="8">'
     figures = re.findall(r"<figure>.*?</figure>", dom, re.DOTALL)
     traces = [len(re.findall(r'class="trace scatter', figure)) for figure in figures]
-    assert traces == [12, 12, 12, 6, 6, 11, 11, 11]
+    assert traces == [12, 12, 12, 18, 18, 11, 11, 11]
     for figure in figures:
         assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in figure
         assert f"background: {PAPER[theme]}" in figure
-        assert len(re.findall(r'class="y2?zl zl crisp"', figure)) == 1
+        assert len(re.findall(r'class="y[23]?zl zl crisp"', figure)) == 1
 
 
 @pytest.mark.parametrize(("theme", "flags", "fragment"), THEMES[:2])
