@@ -70,7 +70,8 @@ def test_five_sentences_end_a_report_and_nothing_gains_over_itself(tmp_path: Pat
     assert sentences[-2].startswith("Output quality is not modelled")
     assert sentences[-1] == "[16 more with --verbose]"
     assert "+0.0%" not in "".join(line for line in table.splitlines() if "gpu-target " in line)
-    assert "<summary>What was swept, and more in sentences</summary>" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "<summary>What was swept, and more in sentences</summary>" in page
     told = essim("sweep", SCENARIO, "--json")
     found = json.loads(told.stdout)
     assert found["verdict"] == sentences[:-1]
