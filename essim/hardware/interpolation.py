@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -50,11 +50,14 @@ class Grid:
     jumps
         Of each axis, or of none, the ticks right after which times jump: the interval behind such
         a tick goes on, backwards, as the one behind it.
+    varies
+        Whether times are a distribution through the percentiles there are, without a 99th too.
     """
 
     axes: tuple[Values, ...]
     values: Mapping[str, Values]
     jumps: tuple[frozenset[float], ...] = ()
+    varies: bool = False
 
     @cached_property
     def _pieces(self) -> Grid:
@@ -84,7 +87,7 @@ class Grid:
         for i, axis in enumerate(axes):
             if axis not in FALLING:
                 values = {name: np.maximum.accumulate(v, axis=i) for name, v in values.items()}
-        return Grid(self.axes, values, self.jumps)
+        return replace(self, values=values)
 
     def beyond_s(self, coordinates: Sequence[ArrayLike], axes: Sequence[str]) -> Values:
         """Return times at points off a grid whose times rise (`rising`); they rise there too.
@@ -166,7 +169,7 @@ class Grid:
 
     def _distribution(self, clamped: Sequence[Values]) -> Distribution | None:
         """Return the distribution at points of the grid, None where the table has none."""
-        if "p50_s" not in self.values or "p99_s" not in self.values:
+        if "p50_s" not in self.values or not (self.varies or "p99_s" in self.values):
             return None
         known = [name for name in Z if name in self.values]
         times = [self._between(name, clamped) for name in known]

@@ -194,7 +194,9 @@ def load_profile(file: Path, known: Mapping[str, Sequence[str]] | None = None) -
         path = table_file(file, name)
         if not path.exists():
             raise document.error(f"the table file {path} does not exist", at=("tables", name))
-        tables[name] = read_table(path, name, table.keys, table.axes, table.jumps)
+        tables[name] = read_table(
+            path, name, table.keys, table.axes, table.jumps, varies=table.varies
+        )
         _check_jumps(tables[name], table, document)
         if table.heldout and heldout_file(path).exists():
             found = ratios(tables[name], heldout_file(path))

@@ -118,7 +118,8 @@ class TableSpec(Strict):
 
     `holds_for` maps a setting to the values the table holds for: a point with another value is not
     in the table. `jumps` are ticks of an axis, for all keys, right after which its times jump.
-    `kernel_hash` is of the code that was timed, where essim timed its own.
+    `kernel_hash` is of the code that was timed, where essim timed its own. With `varies` a price is
+    a distribution through the percentiles there are, also without a 99th.
     """
 
     keys: list[str] = Field(default_factory=list)
@@ -129,6 +130,7 @@ class TableSpec(Strict):
     reference: str
     date: Date
     kernel_hash: str = ""
+    varies: bool = False
     note: str = ""
     heldout: HeldOut | None = None
 

@@ -20,7 +20,7 @@ from essim.hardware.interpolation import Grid
 from essim.text.yaml import nearest_hint, read_text
 
 # Statistic columns a table may have, in seconds. Sums want means, so `mean_s` or `p50_s` must be
-# there; `p50_s` and `p99_s` together make the price a distribution.
+# there; `p50_s` and `p99_s` together make the price a distribution (`Grid.varies`: `p50_s` alone).
 STATISTICS = ("mean_s", "low_s", "p50_s", "high_s", "p99_s")
 # What columns were called in older files. Of 8 to 10 samples neither is a percentile to rely on.
 OLD_NAMES = {"p5_s": "low_s", "p95_s": "high_s"}
@@ -69,8 +69,10 @@ def read_table(
     keys: Sequence[str],
     axes: Sequence[str],
     jumps: Mapping[str, Sequence[float]] | None = None,
+    *,
+    varies: bool = False,
 ) -> Table:
-    """Read and check a table; `jumps` are ticks of an axis right after which times jump.
+    """Read and check a table; `jumps` and `varies` are those of `Grid`.
 
     Raises
     ------
@@ -98,7 +100,7 @@ def read_table(
         rows[key][point].append({c: number[c] for c in columns})
     after = tuple(frozenset((jumps or {}).get(axis, ())) for axis in axes)
     grids = {
-        key: replace(_grid(file, name, key, axes, points, columns), jumps=after)
+        key: replace(_grid(file, name, key, axes, points, columns), jumps=after, varies=varies)
         for key, points in rows.items()
     }
     table = Table(name, tuple(keys), tuple(axes), grids)

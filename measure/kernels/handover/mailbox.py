@@ -15,7 +15,6 @@ from measure.kernels.cpu_router.abi import (
     MAX_BATCH,
     ROUTE_ANSWER,
     ROUTE_ERROR,
-    ROUTE_REQUEST,
     Kind,
     RouterShape,
     make_config,
@@ -152,11 +151,6 @@ class GpuMailbox(Mailbox):
         super().__init__(shape, threads, context, evicted)
         view = memoryview(self.memory.numpy()).cast("B")
         self.router = Router(shape, threads, pin=pin, mailbox=view)
-
-    def catch_up(self) -> None:
-        """Let the GPU count on from the last route that the CPU asked the pool for."""
-        last = self.memory[ROUTE_REQUEST : ROUTE_REQUEST + 4].view(torch.int32)
-        self._state[0] = last[0].to(self._state.device)
 
     def check(self) -> None:
         """Raise for what went wrong in launches that have ended."""

@@ -22,7 +22,7 @@ from measure.tables.cpu.plan import Plan, flow_bench, random, rotation
 # Held out are places at a usual number of threads, and some between numbers.
 _USUAL_THREADS, _THREADS_HELD_OUT = 8, 8
 # Enough calls for a 99th percentile, and as many as warming up may take.
-_ROUTER_CALLS, _WARM_UP_CALLS = 1000, 300
+_ROUTER_CALLS, _WARM_UP_CALLS = 2000, 500
 
 
 def routing_benches(plan: Plan) -> list[Bench]:
