@@ -18,9 +18,11 @@ from essim.validate.measured_run import read_facts, read_measured
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "reports" / "data"
-H200_RUN = RUNS / "h200-decode"
+H200_RUN, POOL_RUN = RUNS / "h200-decode", RUNS / "h200-pool"
 
 BATCHES, CONTEXTS, BUDGETS = (1, 2, 4, 8, 16), (4480, 7424, 11520), (128, 256)
+# Cells of the run of today's CPU router, all with 192 attended tokens.
+POOL_BATCHES, POOL_CONTEXTS = (3, 5, 7, 11, 14), (4608, 5632, 7000, 9001, 11264)
 GPU_MODES = ("gpu-target", "gpu-target-fused", "gpu_side-mid", "gpu_side-mid-fused")
 CPU_MODES = ("cpu-target", "cpu-in", "cpu-mid", "cpu-mix")
 MODES = ("dense", *GPU_MODES, *CPU_MODES)
@@ -76,6 +78,16 @@ def steps_ms() -> dict[Cell, list[float]]:
     return dict(found)
 
 
+@cache
+def pool_steps_ms() -> dict[tuple[str, int, int], list[float]]:
+    """Return milliseconds a step of each repetition of the run of today's CPU router."""
+    found: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for row in csv_rows(POOL_RUN / "decode.csv"):
+        at = row["mode"], int(row["batch"]), int(row["context_tokens"])
+        found[at].append(float(row["mean_s"]) * 1e3)
+    return dict(found)
+
+
 def cell(mode: str, batch: int, context: int, attended: int = 128) -> Cell:
     """Return a cell's key."""
     return mode, batch, context, context if mode == "dense" else attended
@@ -93,7 +105,8 @@ Row = dict[str, Any]
 @cache
 def compared(name: str) -> Comparison:
     """Return what is predicted for ``validate-NAME`` beside the shipped run ``NAME`` of it."""
-    run = RUNS / {"h200": "h200-decode", "offgrid": "h200-offgrid"}[name] / "decode.csv"
+    folder = {"h200": "h200-decode", "offgrid": "h200-offgrid", "h200-pool": "h200-pool"}[name]
+    run = RUNS / folder / "decode.csv"
     _, points = load_scenario(ROOT / "scenarios" / f"validate-{name}.yaml")
     return compare(Simulator(ROOT).rows(points), read_measured(run), read_facts(run))
 

@@ -12,10 +12,13 @@ from essim.engines import finish_maxplus
 from essim.methods.selectors.dense import Dense
 from essim.simulate.plan import load_scenario
 from essim.simulate.replay import Run, run_decode
+from essim.validate.binomial import clopper_pearson
 from made.data import (
-    BATCHES,
     BUDGETS,
+    CPU_MODES,
     MODES,
+    POOL_BATCHES,
+    POOL_RUN,
     ROOT,
     RUNS,
     Row,
@@ -43,8 +46,15 @@ LAPTOP_KINDS = {
 IN_LAYERS = 11  # of the last target layers of `cpu-mix`, as the campaign's plan has it
 
 
-def _of(group: str, *batches: int, run: str = "h200") -> list[Row]:
-    """Return pairs of a mode or group: ``all``, ``pool``, ``early`` (of the pool), ``no_pool``."""
+def _of(group: str, *batches: int, run: str = "") -> list[Row]:
+    """Return pairs of a mode or group: ``all``, ``pool``, ``early`` (of the pool), ``no_pool``.
+
+    Modes with the CPU router are of its own run, the others of the run of all GPU modes.
+    """
+    if group == "all" and not run:
+        return _of("no_pool") + _of("pool")
+    pooled = group in ("pool", "early") or group.startswith("cpu")
+    run = run or ("h200-pool" if pooled else "h200")
 
     def has(mode: str) -> bool:
         pool = mode.startswith("cpu")
@@ -67,17 +77,17 @@ def _summary(pairs: Sequence[Row], digits: int = 2) -> list[str]:
     return [str(len(errors)), *figures, f"{max(errors, key=abs):+.{digits}f} %"]
 
 
-def mape(group: str, *batches: int, run: str = "h200") -> str:
+def mape(group: str, *batches: int, run: str = "") -> str:
     """The mean of a group's errors without their signs."""
     return f"{mean(map(abs, _percent(_of(group, *batches, run=run)))):.2f} %"
 
 
-def worst(group: str, *batches: int, run: str = "h200") -> str:
+def worst(group: str, *batches: int, run: str = "") -> str:
     """The largest of a group's errors without its sign."""
     return f"{max(map(abs, _percent(_of(group, *batches, run=run)))):.1f} %"
 
 
-def range_of(group: str, *batches: int, run: str = "h200") -> str:
+def range_of(group: str, *batches: int, run: str = "") -> str:
     """Return the least and the largest of a group's errors."""
     errors = _percent(_of(group, *batches, run=run))
     return f"{min(errors):+.1f} to {max(errors):+.1f} %"
@@ -92,7 +102,7 @@ def mapes(group: str) -> str:
 
 def mapes_by_batch() -> str:
     """The MAPE of all modes with the pool, batch by batch."""
-    own = {batch: mean(map(abs, _percent(_of("pool", batch)))) for batch in BATCHES}
+    own = {batch: mean(map(abs, _percent(_of("pool", batch)))) for batch in POOL_BATCHES}
     first, *others = (f"{value:.0f} % at {batch}" for batch, value in own.items())
     first = first.replace("% at", "% on average at batch")
     return f"{', '.join([first, *others[:-1]])} and {others[-1]}"
@@ -105,9 +115,8 @@ def inside(group: str) -> str:
 
 def inside_share() -> str:
     """The share inside, and how sure it is."""
-    shares = compared("h200").coverage
-    assert shares is not None
-    share, low, high = (shares[key] for key in ("share_frac", "low_frac", "high_frac"))
+    low, high = clopper_pearson(inside_count(_of("all")), len(_of("all")))
+    share = inside_count(_of("all")) / len(_of("all"))
     return f"{100 * share:.0f} % (95 % sure: {100 * low:.0f} to {100 * high:.0f} %)"
 
 
@@ -127,7 +136,8 @@ def errors() -> list[str]:
 
 def errors_by_budget() -> list[str]:
     """One row a mode: errors, and how far gains are apart; / parts 128 and 256 attended tokens."""
-    gains = {(row["mode"], row["attended_tokens"]): row for row in compared("h200").gains}
+    every = [*compared("h200").gains, *compared("h200-pool").gains]
+    gains = {(row["mode"], row["attended_tokens"]): row for row in reversed(every)}
     body = []
     for mode in MODES:
         parts = [[p for p in _of(mode) if p["attended_tokens"] == budget] for budget in BUDGETS]
@@ -146,15 +156,44 @@ def errors_by_budget() -> list[str]:
 
 
 def errors_by_batch() -> list[str]:
-    """Errors of the modes with the CPU's pool, by batch."""
+    """Errors of the modes with the CPU's pool, by batch; and at the state the host was in."""
     body = []
-    for batch in BATCHES:
+    for batch in POOL_BATCHES:
         for group in ("cpu-target", "early"):
             own = _of(group, batch)
             name = "early" if group == "early" else f"`{group}`"
             held = f"{inside_count(own)} of {len(own)}"
-            body.append([str(batch), name, *_summary(own, 1), held])
-    return table(("batch", "modes", "cells", "bias", "MAPE", "worst", "inside"), body)
+            there = _at_state(group, batch)
+            said = [f"{mean(map(abs, there)):.2f} %", f"{max(there, key=abs):+.1f} %"]
+            body.append([str(batch), name, *_summary(own, 1), held, *said])
+    head = ("batch", "modes", "cells", "bias", "MAPE", "worst", "inside")
+    return table((*head, "MAPE at the host's state", "worst there"), body)
+
+
+def _at_state(group: str, *batches: int) -> list[float]:
+    """Errors of a mode or ``early`` or ``pool`` at the host's state, in percent."""
+    modes = {"early": CPU_MODES[1:], "pool": CPU_MODES}.get(group, (group,))
+    return [
+        100 * float(row["at_state_frac"])
+        for row in csv_rows(POOL_RUN / "state.csv")
+        if row["mode"] in modes and int(row["batch"]) in (batches or POOL_BATCHES)
+    ]
+
+
+def mape_at_state(group: str, *batches: int) -> str:
+    """The mean of these errors without their signs."""
+    return f"{mean(map(abs, _at_state(group, *batches))):.1f} %"
+
+
+def worst_at_state(group: str, *batches: int) -> str:
+    """The largest of them."""
+    return f"{max(map(abs, _at_state(group, *batches))):.0f} %"
+
+
+def host_states() -> str:
+    """Routes at the looks over the table's, the least and the largest."""
+    found = [float(row["state"]) for row in csv_rows(POOL_RUN / "state.csv")]
+    return f"{min(found):.2f} to {max(found):.2f}"
 
 
 def off_grid() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import defaultdict
 from statistics import mean, median
 from typing import Any
 
@@ -19,9 +20,13 @@ from made.data import (
     GPU_MODES,
     H200_RUN,
     MODES,
+    POOL_BATCHES,
+    POOL_CONTEXTS,
     ROOT,
     cell,
+    chain,
     csv_rows,
+    pool_steps_ms,
     profile,
     real_ms,
     steps_ms,
@@ -95,6 +100,49 @@ def behind_fused(attended: int) -> str:
     )
     assert best < 0, "a CPU mode pays against the fused router"
     return f"{-best:.1f} %"
+
+
+def pool_steps() -> list[str]:
+    """Step times of today's CPU router: mean of the repetitions, 192 attended tokens."""
+    modes = ("gpu-target-fused", FASTEST, *CPU_MODES)
+    found = pool_steps_ms()
+    body = [
+        [str(c), str(b), *(f"{mean(found[m, b, c]):.3f}" for m in modes)]
+        for c in POOL_CONTEXTS
+        for b in POOL_BATCHES
+        if all((m, b, c) in found for m in modes)
+    ]
+    return table(("S", "batch", *(f"`{mode}`" for mode in modes)), body)
+
+
+def pool_behind(batch: int, mode: str = "") -> str:
+    """How far the best CPU mode (or one) is behind the fused router inline, over all contexts."""
+    found = pool_steps_ms()
+    values = []
+    for context in POOL_CONTEXTS:
+        own = [mean(found[m, batch, context]) for m in ([mode] if mode else CPU_MODES)]
+        values.append(100 * (1 - mean(found["gpu-target-fused", batch, context]) / min(own)))
+    return f"{min(values):.0f} to {max(values):.0f} %"
+
+
+def router_speed() -> list[str]:
+    """The CPU router before and now, in turns on one host: mean of two passes, 20 us idle."""
+    found: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    late: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for row in chain("cpu_router"):
+        at = row["router"], int(row["batch"]), int(row["context_tokens"])
+        # Each as it was by default: today's workers fetch the next layer's share while idle.
+        kind = {"before": "idle", "now": "prefetched"}[row["router"]]
+        found[at].append(float(row[f"{kind}_p50_us"]))
+        late[at].append(float(row[f"{kind}_p99_us"]))
+    body = []
+    for _, batch, context in sorted(key for key in found if key[0] == "now"):
+        before, now = (mean(found[name, batch, context]) for name in ("before", "now"))
+        tails = [f"{mean(late[n, batch, context]):.0f}" for n in ("before", "now")]
+        cells = [f"{before:.0f}", f"{now:.0f}", f"{now / before:.2f}", *tails]
+        body.append([str(batch), str(context), *cells])
+    head = ("batch", "S", "before, us", "now, us", "now / before")
+    return table((*head, "99th percentile before", "now"), body)
 
 
 def range_below(limit: float) -> str:

@@ -1,11 +1,11 @@
 """Errors of a run's CPU modes as they are, and at the state its host was in.
 
-    python -m essim.validate.host_state validate-h200-pool reports/data/h200-pool
+    python -m essim.validate.host_state validate-h200-pool reports/data/h200-pool --out state.csv
 
 A run with a router's pool looks at its host before and after each group of cells (``host.csv``):
-it times routes there as the table ``cpu_route`` was timed. At equal host state every route is priced by
-what the table says times what the looks say over the table. So drift of the host and errors of the
-model can be told apart. Nothing is fitted: no step of the run is used.
+it times routes there as the table ``cpu_route`` was timed. At equal host state every route is
+priced by what the table says times what the looks say over the table. So drift of the host and
+errors of the model can be told apart. Nothing is fitted: no step of the run is used.
 """
 
 from __future__ import annotations
@@ -87,9 +87,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scenario")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, help="a CSV with a row a cell")
     args = parser.parse_args()
+    found = errors(load_scenario(find_scenario(args.scenario))[1], args.folder)
+    if args.out:
+        pd.DataFrame(found).to_csv(args.out, index=False, float_format="%.5f")
     modes: dict[str, list[dict[str, float | str]]] = defaultdict(list)
-    for row in errors(load_scenario(find_scenario(args.scenario))[1], args.folder):
+    for row in found:
         modes[str(row["mode"])].append(row)
     for mode, rows in modes.items():
         for name, said in (("error_frac", "as it is"), ("at_state_frac", "at the host's state")):
