@@ -72,9 +72,9 @@ def ask(
     else:
         message = f"must be a name, a path or a dict (got {scenario!r:.60})"
         raise InputError(message, key="scenario")
-    overrides = [(str(key), _from_here(key, _plain(value))) for key, value in changes.items()]
+    overrides = [(str(key), _plain(value)) for key, value in changes.items()]
     base, points = points_of(document, overrides)
-    simulator = Simulator(document.file.parent, engine, strict, seed)
+    simulator = Simulator(engine=engine, strict=strict, seed=seed)
     return Asked(document, base, points, simulator, overrides)
 
 
@@ -89,9 +89,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [_plain(entry) for entry in value]
     return value
-
-
-def _from_here(key: str, value: Any) -> Any:
-    """Return the path of a profile or of a model's config seen from the current folder."""
-    is_path = isinstance(value, str) and value.endswith((".yaml", ".yml", ".json"))
-    return str(Path(value).absolute()) if key in ("hardware", "model") and is_path else value

@@ -287,7 +287,7 @@ def _load(
 
     file = find_scenario(scenario)
     base, points = load_scenario(file, overrides)
-    simulator = Simulator(file.parent, engine.value, strict, seed)
+    simulator = Simulator(engine=engine.value, strict=strict, seed=seed)
     return file, base, points, simulator
 
 

@@ -92,7 +92,7 @@ def validate(
     file = find_scenario(scenario)
     check_outputs([file], html=html)
     _, points = load_scenario(file, set_)
-    simulator = Simulator(file.parent, seed=seed)
+    simulator = Simulator(seed=seed)
     profiles = [simulator.profile(n) for n in dict.fromkeys(p.hardware for p in points)]
     warn_of_old_kernels(profiles)
     with tempfile.TemporaryDirectory() as scratch, table_progress() as tell:

@@ -15,7 +15,7 @@ from essim.hardware.forms import GemmForm, Peaks, fit_forms
 from essim.hardware.holdout import Ratios, heldout_file, ratios
 from essim.hardware.spec import ProfileSpec, Sourced, TableSpec
 from essim.hardware.table import Table, read_table
-from essim.text.files import is_there
+from essim.text.files import existing, is_there
 from essim.text.yaml import Document, Strict, nearest_hint, read_yaml, validate
 
 
@@ -160,9 +160,7 @@ def find_profile(name: str, folder: Path) -> Path:
         If it is nowhere.
     """
     if name.endswith((".yaml", ".yml")):
-        if not is_there(folder / name):
-            raise BadValueError(f"no file {folder / name}", "Check the path")
-        return folder / name
+        return existing(folder / name)
     for place in profile_folders():
         if is_there(place / f"{name}.yaml"):
             return place / f"{name}.yaml"

@@ -37,7 +37,8 @@ def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, 
     Parameters
     ----------
     overrides
-        ``key=value`` texts of ``--set``; a swept key that is set is no longer swept.
+        ``key=value`` texts of ``--set``; a swept key that is set is no longer swept. Paths in them
+        start at the current folder, those in the file at the file's.
 
     Raises
     ------
@@ -52,8 +53,8 @@ def points_of(
 ) -> tuple[Scenario, list[Scenario]]:
     """Return what `load_scenario` does, of data and of dotted keys with the values to set."""
     data = copy.deepcopy(document.data)
-    folder = document.file.parent
-    _expand(data, document, folder)
+    _locate(data, document.file.parent)
+    _expand(data, document)
     set_paths = [_override(key, value, data, document) for key, value in overrides]
     document = replace(document, overrides=dict.fromkeys(set_paths))
     _default_routing(data, document)
@@ -61,15 +62,32 @@ def points_of(
     if isinstance(sweep, dict):
         for path in set_paths:
             sweep.pop(".".join(map(str, path)), None)
-    base = _checked(data, document, folder)
-    return base, _grid(base, data, document, folder)
+    base = _checked(data, document)
+    return base, _grid(base, data, document)
 
 
-def _checked(data: dict[str, Any], document: Document, folder: Path) -> Scenario:
+def _locate(data: dict[str, Any], folder: Path) -> None:
+    """Make the paths in a scenario's file, which start at its folder, start at the current one."""
+
+    def seen_from_here(value: Any) -> Any:
+        if isinstance(value, dict) and "preset" in value:
+            return value | {"preset": seen_from_here(value["preset"])}
+        is_path = isinstance(value, str) and value.endswith((".json", ".yaml", ".yml"))
+        return str(folder / value) if is_path else value
+
+    sweep = data.get("sweep")
+    for key in ("model", "hardware"):
+        if key in data:
+            data[key] = seen_from_here(data[key])
+        if isinstance(sweep, dict) and isinstance(sweep.get(key), list):
+            sweep[key] = [seen_from_here(value) for value in sweep[key]]
+
+
+def _checked(data: dict[str, Any], document: Document) -> Scenario:
     """Return the scenario, its parts checked against each other."""
     point = validate(Scenario, data, document)
     for key, check in (
-        ("hardware", lambda: find_profile(point.hardware, folder)),
+        ("hardware", lambda: find_profile(point.hardware, Path())),
         ("selector", point.check_selector),
         ("routing", lambda: point.routing.anchors(point.model.layers)),
         ("routing", lambda: point.routing.check_widths(point.model)),
@@ -93,11 +111,11 @@ def _warn_of_padding(point: Scenario, document: Document) -> None:
             warnings.warn(str(document.error(message, at=("selector", key))), stacklevel=2)
 
 
-def _expand(data: dict[str, Any], document: Document, folder: Path) -> None:
+def _expand(data: dict[str, Any], document: Document) -> None:
     """Replace presets by the mappings they stand for, in place."""
     _default_routing(data, document)
     for key, expand in (
-        ("model", lambda value: expand_model(value, folder)),
+        ("model", lambda value: expand_model(value, Path())),
         ("routing", lambda value: expand_preset(value) if isinstance(value, str) else value),
     ):
         if key in data:
@@ -131,13 +149,13 @@ def _override(key: str, value: Any, data: dict[str, Any], document: Document) ->
     if path[0] == "sweep" and len(path) > 1:
         path = ("sweep", ".".join(map(str, path[1:])))
     try:
-        _put(data, path, value, document.file.parent)
+        _put(data, path, value)
     except ValueError as error:
         raise replace(document, overrides={path: None}).value_error(error, at=path) from None
     return path
 
 
-def _put(data: dict[str, Any], path: Path_, value: Any, folder: Path) -> None:
+def _put(data: dict[str, Any], path: Path_, value: Any) -> None:
     """Put `value` at `path`; a routing preset keeps the settings it leaves open."""
     *parents, last = path
     node: Any = data
@@ -152,11 +170,11 @@ def _put(data: dict[str, Any], path: Path_, value: Any, folder: Path) -> None:
         )
         value = open_settings | expand_preset(value)
     elif path == ("model",):
-        value = expand_model(value, folder)
+        value = expand_model(value, Path())
     node[str(last)] = value
 
 
-def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path) -> list[Scenario]:
+def _grid(base: Scenario, data: dict[str, Any], document: Document) -> list[Scenario]:
     """Return every point of the full grid, in file order, the last key fastest.
 
     Of a selector that routes nothing, points that differ in routing are one and the same: it is
@@ -166,7 +184,7 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document, folder: Path
     points: list[Scenario] = []
     unrouted: set[str] = set()
     models: dict[str, int] = {}
-    for at, point in _points(base, data, document, folder):
+    for at, point in _points(base, data, document):
         if not point.selector.query_conditioned:
             same = repr(point.model_copy(update={"routing": base.routing}))
             if same in unrouted:
@@ -198,7 +216,7 @@ def _check_sweep(base: Scenario, document: Document) -> None:
 
 
 def _points(
-    base: Scenario, data: dict[str, Any], document: Document, folder: Path
+    base: Scenario, data: dict[str, Any], document: Document
 ) -> Iterator[tuple[dict[str, int], Scenario]]:
     """Yield each point, after which value of every swept key it has."""
     for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):
@@ -209,8 +227,8 @@ def _points(
             path: Path_ = tuple(key.split("."))
             swept[path] = document.place(("sweep", key, index))[1]
             try:
-                _put(point, path, copy.deepcopy(base.sweep[key][index]), folder)
+                _put(point, path, copy.deepcopy(base.sweep[key][index]))
             except ValueError as error:
                 raise document.value_error(error, at=("sweep", key, index)) from None
         places = replace(document, overrides=swept | dict(document.overrides))
-        yield at, _checked(point, places, folder)
+        yield at, _checked(point, places)

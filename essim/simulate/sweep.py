@@ -32,7 +32,7 @@ class Simulator:
     Parameters
     ----------
     folder
-        Where relative hardware paths of the scenario start.
+        Where relative hardware paths of points start; a loaded scenario's do here.
     engine
         ``auto``, ``des`` or ``maxplus``.
     strict

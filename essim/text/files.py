@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from essim.errors import InputError
+from essim.errors import BadValueError, InputError
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:
@@ -54,6 +54,14 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return False
+
+
+def existing(file: Path) -> Path:
+    """Return `file`, or raise `BadValueError` naming the folder where it is not."""
+    if is_there(file):
+        return file
+    hint = "Paths in a scenario start at its folder, others at the current one"
+    raise BadValueError(f"no file {file.name!r} in {file.parent.resolve()}", hint)
 
 
 def check_ending(file: Path) -> None:

@@ -176,7 +176,7 @@ BAD = {
     ),
     "preset": ({}, {"routing": "cpu-mdi"}, "set: routing: no routing 'cpu-mdi'. Did you mean"),
     "below": ({}, {"set": {"name.x": 1}}, "set: name.x: 'name' has no keys below it"),
-    "path": ({"hardware": "no.yaml"}, {}, "<dict>: hardware: no file no.yaml. Check the path"),
+    "path": ({"hardware": "no.yaml"}, {}, "<dict>: hardware: no file 'no.yaml' in /"),
     "engine": ({}, {"engine": "fast"}, "engine: no engine 'fast'. auto, des, maxplus"),
     "seed": ({}, {"seed": -1}, "seed: must be a whole number from 0 on (got -1)"),
 }

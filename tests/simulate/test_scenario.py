@@ -152,7 +152,10 @@ BAD = {
         [("llama-3.1-8b", "llama-3.1-8c")],
         "s.yaml:2: model: no model 'llama-3.1-8c'. Did you mean 'llama-3.1-8b'?",
     ),
-    "missing config": ([("llama-3.1-8b", "x/config.json")], "config.json: cannot be read"),
+    "missing config": (
+        [("llama-3.1-8b", "x/config.json")],
+        "s.yaml:2: model: no file 'config.json' in /",
+    ),
     "unknown selector": (
         [("kind: rocketkv", "kind: rocket")],
         "s.yaml:4: selector: no kind 'rocket'. Did you mean 'rocketkv'?",

@@ -16,6 +16,7 @@ from essim.model.hf.source import Source
 from essim.model.hf.unread import refuse_unread
 from essim.model.hf.weights import read_weights
 from essim.model.shape import PRESETS, ModelShape
+from essim.text.files import existing
 from essim.text.yaml import nearest_hint, read_yaml, validate
 
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -46,7 +47,7 @@ def expand_model(spec: object, folder: Path) -> object:
 
 def _known(name: object, folder: Path) -> ModelShape:
     if isinstance(name, str) and name.endswith(".json"):
-        return read_config(folder / name)
+        return read_config(existing(folder / name))
     if str(name) not in PRESETS:
         hint = nearest_hint(str(name), list(PRESETS))
         raise BadValueError(f"no model {name!r}", hint or "A path must end in .json")
