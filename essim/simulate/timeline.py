@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +122,10 @@ class Timeline:
 def chrome_trace(rows: Sequence[Row], args: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return ops in the Chrome trace event format, a thread a stream.
 
+    Viewers read whole nanoseconds, and drop or misplace events that are empty or overlap. So an op
+    that takes no time is left out, and ops of one stream that are under way at once, such as flags,
+    get a thread each.
+
     Parameters
     ----------
     rows
@@ -127,26 +133,47 @@ def chrome_trace(rows: Sequence[Row], args: Sequence[dict[str, Any]]) -> dict[st
     args
         What to show beside each.
     """
-    streams = list(dict.fromkeys(str(row["stream"]) for row in rows))
-    events: list[dict[str, Any]] = [
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": stream}}
-        for tid, stream in enumerate(streams)
-    ]
-    for row, shown in zip(rows, args, strict=True):
-        start_us, end_us = (float(row[key] or 0.0) * 1e6 for key in ("start_s", "end_s"))
+    events: list[dict[str, Any]] = []
+    free_ns: dict[str, int] = {}  # when the last event of each thread ends
+    in_time = sorted(zip(rows, args, strict=True), key=lambda op: float(op[0]["start_s"] or 0.0))
+    for row, shown in in_time:
+        start_ns, end_ns = (round(float(row[key] or 0.0) * 1e9) for key in ("start_s", "end_s"))
+        if start_ns == end_ns:
+            continue
+        thread = _thread(str(row["stream"]), start_ns, free_ns)
+        free_ns[thread] = end_ns
         events.append(
             {
                 "name": row["name"],
                 "cat": row["kind"],
                 "ph": "X",
                 "pid": 0,
-                "tid": streams.index(str(row["stream"])),
-                "ts": round(start_us, 6),
-                "dur": round(end_us - start_us, 6),
+                "tid": list(free_ns).index(thread),
+                "ts": _us(start_ns),
+                "dur": _us(end_ns - start_ns),
                 "args": shown,
             }
         )
-    return {"displayTimeUnit": "ns", "traceEvents": events}
+    names: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": thread}}
+        for tid, thread in enumerate(free_ns)
+    ]
+    return {"displayTimeUnit": "ns", "traceEvents": names + events}
+
+
+def _thread(stream: str, start_ns: int, free_ns: dict[str, int]) -> str:
+    """Return the first thread of a stream that nothing is under way on: its name, or with a 2."""
+    count = itertools.count(2)
+    thread = stream
+    while free_ns.get(thread, 0) > start_ns:
+        thread = f"{stream} {next(count)}"
+    return thread
+
+
+def _us(time_ns: int) -> float:
+    """Return microseconds of which a reader that cuts after a nanosecond finds `time_ns` again."""
+    time_us = time_ns / 1000
+    return time_us if int(time_us * 1000) == time_ns else math.nextafter(time_us, math.inf)
 
 
 def _critical_path(graph: Graph, starts: Any, ends: Any) -> tuple[int, ...]:

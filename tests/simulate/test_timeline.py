@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from essim.hardware.profile import shipped
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
-from essim.simulate.timeline import Timeline
+from essim.simulate.timeline import Timeline, chrome_trace
 
 
 def timeline(scenario_file, *overrides: str, step: int = 0) -> Timeline:
@@ -70,9 +75,11 @@ def test_the_trace_has_a_row_a_stream_and_an_event_an_op(scenario_file) -> None:
     found = timeline(scenario_file)
     trace = found.trace()
     names = [e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"]
-    assert names == ["gpu", "flags", "cpu"]
+    # A key and an anchor are on their way at the same time.
+    assert names == ["gpu", "flags", "cpu", "flags 2"]
     events = {e["name"]: e for e in trace["traceEvents"] if e["ph"] == "X"}
-    assert len(events) == len(found.run.ops)
+    # On a first day nothing was known of the host: it takes no time.
+    assert {op.name for op in found.run.ops} - set(events) == {"host"}
     gate_up = events["gate_up.3"]
     assert (gate_up["dur"], gate_up["cat"], gate_up["tid"]) == (56.6, "gemm_gate_up", 0)
     assert gate_up["args"] == {
@@ -84,3 +91,63 @@ def test_the_trace_has_a_row_a_stream_and_an_event_an_op(scenario_file) -> None:
     route = events["route.3"]
     assert route["tid"] == names.index("cpu")
     assert route["ts"] >= events["publish.3"]["ts"]
+
+
+def spans_ns(trace: dict) -> dict[str, list[tuple[int, int]]]:
+    """Return (start, end) of a trace's events by thread, as Perfetto reads them.
+
+    Its importer of JSON makes whole nanoseconds of `ts` and of `dur`, each cut, not rounded.
+    """
+    threads = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
+    spans: dict[str, list[tuple[int, int]]] = {name: [] for name in threads.values()}
+    assert len(spans) == len(threads)
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            start = int(event["ts"] * 1000)
+            spans[threads[event["tid"]]].append((start, start + int(event["dur"] * 1000)))
+    return spans
+
+
+def assert_viewable(trace: dict) -> None:
+    """Assert that on each thread events are in order, none is empty, none overlap."""
+    assert {e["ph"] for e in trace["traceEvents"]} <= {"M", "X"}
+    for spans in spans_ns(trace).values():
+        assert spans
+        assert all(start < end for start, end in spans)
+        assert all(mine[1] <= after[0] for mine, after in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize("routing", ["cpu-mid", "cpu-in", "cpu-target", "gpu_side-mid"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_viewers_take_the_trace_of_every_routing(scenario_file, routing: str, batch: int) -> None:
+    found = timeline(scenario_file, f"routing={routing}", f"workload.batch={batch}")
+    trace = found.trace()
+    assert_viewable(trace)
+    takes_time = [row["name"] for row in found.rows() if row["start_s"] != row["end_s"]]
+    named = [e["name"] for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert sorted(named) == sorted(takes_time)
+
+
+def test_flags_that_a_table_counts_with_their_kernels_are_no_events() -> None:
+    """On the measured H200 publish and await hold them: they take no time of their own."""
+    file = shipped("scenarios") / "earlyselect-40k.yaml"
+    base, _ = load_scenario(file, ["workload.batch=2", "workload.output_tokens=17"])
+    trace = Timeline.of(Simulator().decode(base), 7).trace()
+    assert_viewable(trace)
+    assert set(spans_ns(trace)) == {"gpu", "cpu"}
+
+
+MOMENTS = st.floats(0, 1e-2, allow_nan=False)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), MOMENTS, MOMENTS), max_size=30))
+def test_viewers_take_any_ops(ops: list[tuple[str, float, float]]) -> None:
+    rows = [
+        {"name": str(i), "kind": "k", "stream": stream, "start_s": min(x, y), "end_s": max(x, y)}
+        for i, (stream, x, y) in enumerate(ops)
+    ]
+    trace = chrome_trace(rows, [{}] * len(rows))
+    assert_viewable(trace)
+    found = sorted(span for spans in spans_ns(trace).values() for span in spans)
+    whole = [(round(row["start_s"] * 1e9), round(row["end_s"] * 1e9)) for row in rows]
+    assert found == sorted(span for span in whole if span[0] < span[1])
