@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from essim.api.calls import load_profile, memory, plot, run, sweep, timeline
+    from essim.api.calls import load_profile, memory, plot, read, run, sweep, timeline
     from essim.api.results import MemoryReport, Result
     from essim.errors import AbsentError, EssimError, InputError, PricingError
     from essim.simulate.step_model import Segment, StepModel
@@ -21,13 +21,14 @@ __all__ = [
     "load_profile",
     "memory",
     "plot",
+    "read",
     "run",
     "sweep",
     "timeline",
 ]
 
 _HOMES = {
-    "essim.api.calls": ("load_profile", "memory", "plot", "run", "sweep", "timeline"),
+    "essim.api.calls": ("load_profile", "memory", "plot", "read", "run", "sweep", "timeline"),
     "essim.api.results": ("MemoryReport", "Result"),
     "essim.errors": ("AbsentError", "EssimError", "InputError", "PricingError"),
     "essim.simulate.step_model": ("Segment", "StepModel"),

@@ -43,7 +43,6 @@ class Asked:
             "engine": pick_engine(self.simulator.engine)[0],
             "seed": self.simulator.seed,
             "strict": self.simulator.strict,
-            "baseline": self.base.compare.baseline,
             "units": {
                 name: COLUMNS[name].unit
                 for name in columns_of(rows)

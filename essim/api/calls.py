@@ -1,16 +1,18 @@
-"""The functions: run, sweep, plot, timeline, memory, load_profile."""
+"""The functions: run, sweep, read, plot, timeline, memory, load_profile."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from essim.api.asking import ScenarioLike, ask
 from essim.api.results import MemoryReport, Result, load_pandas, to_frame, to_rows
 from essim.errors import InputError
 from essim.hardware.profile import HardwareProfile
-from essim.results.columns import differing
+from essim.results.columns import differing, unique
+from essim.results.reading import read_result
 from essim.simulate.derivation import derivation, facts, largest_batches
 from essim.simulate.memory import memory as bytes_of
 from essim.simulate.rows import add_swept
@@ -98,8 +100,9 @@ def sweep(
     Returns
     -------
     pandas.DataFrame
-        One row a point, with the columns of ``essim sweep --out``. ``attrs`` says where it comes
-        from: versions, scenario, profiles and their hashes, engine, seed, units of the columns.
+        One row a point, with the columns of ``essim sweep --out``, after one for each swept key
+        that has none there. ``attrs`` says where it comes from: versions, scenario, profiles and
+        their hashes, engine, seed, units of the columns.
 
     Raises
     ------
@@ -117,26 +120,53 @@ def sweep(
     return frame
 
 
+def read(path: str | os.PathLike[str]) -> DataFrame:
+    """Read what ``essim sweep --out`` wrote: a file, or every one of a folder, by name.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As of `sweep`; ``attrs["files"]`` says where each file comes from.
+
+    Raises
+    ------
+    InputError
+        With file, line and column of what is wrong.
+    AbsentError
+        Without pandas.
+    """
+    load_pandas()
+    found = read_result(Path(path))
+    frame = to_frame(found.rows)
+    frame.attrs = {"files": found.manifests}
+    return frame
+
+
 def plot(frame: DataFrame) -> list[Figure]:
     """Return the plotly figures of a sweep: rates and gains over what was swept.
 
     Parameters
     ----------
     frame
-        What `sweep` returned, or some of its rows. Of one point there is nothing to draw.
+        What `sweep` or `read` returned, or some of its rows. Of one point there is nothing to
+        draw.
 
     Raises
     ------
     InputError
-        If its ``attrs`` are not those of a sweep.
+        If it has no row of a sweep, or gains against different routings.
     """
     from reports.sweep_page import SWEPT, sweep_figures
 
-    if "baseline" not in getattr(frame, "attrs", {}):
-        raise InputError("no attrs of a sweep", "Give what essim.sweep returned", key="frame")
+    if "baseline" not in getattr(frame, "columns", ()) or frame.empty:
+        raise InputError("no row of a sweep", "Give what essim.sweep returned", key="frame")
     rows = to_rows(frame)
+    baselines = unique(rows, "baseline")
+    if len(baselines) > 1:
+        message = f"gains against {' and '.join(map(str, baselines))}"
+        raise InputError(message, "Give rows of one baseline", key="frame")
     by = [key for key in differing(rows) if key not in SWEPT]
-    sections = sweep_figures(rows, frame.attrs["baseline"], by)
+    sections = sweep_figures(rows, str(baselines[0]), by)
     return [figure for figures in sections.values() for figure in figures]
 
 

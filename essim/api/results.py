@@ -119,10 +119,10 @@ def to_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     columns = {}
     for name in columns_of(rows):
         values = [finite(row.get(name)) for row in rows]
-        known = [value for value in values if value is not None]
-        # Whole numbers stay whole beside missing ones.
-        whole = bool(known) and all(isinstance(value, int) for value in known)
-        columns[name] = pandas.Series(values, dtype="Int64" if whole else None)
+        # Whole numbers stay whole beside missing ones; a swept key's own column is as its values.
+        dtypes = {int: "Int64", float: "float64", str: "str"}
+        dtype = dtypes[COLUMNS[name].kind] if name in COLUMNS else None
+        columns[name] = pandas.Series(values, dtype=dtype)
     return pandas.DataFrame(columns)
 
 

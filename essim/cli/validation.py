@@ -39,8 +39,8 @@ Traces = Annotated[
 
 
 def compare(
-    predicted: Annotated[Path, typer.Argument(help="What essim sweep --out wrote.")],
-    measured: Annotated[Path, typer.Argument(help="The decode.csv of a real run.")],
+    predicted: Annotated[Path, typer.Argument(help="What essim sweep wrote: a file or a folder.")],
+    measured: Annotated[Path, typer.Argument(help="The decode.csv of a real run, or its folder.")],
     html: Page = None,
     out: Pairs = None,
     tolerance: Tolerance = None,
@@ -50,11 +50,13 @@ def compare(
 ) -> None:
     """Lay predictions beside a real run: errors, bias, gains, what has no partner."""
     from essim.results.files import versions
+    from essim.results.reading import files_of
     from essim.text.files import check_outputs
     from essim.validate.compare import compare as compared
     from essim.validate.measured_run import read_facts, read_measured, read_predicted
 
-    check_outputs([predicted, measured, *trace_predicted], out, html)
+    measured = measured / "decode.csv" if measured.is_dir() else measured
+    check_outputs([*files_of(predicted), measured, *trace_predicted], out, html)
     rows, facts = read_predicted(predicted), read_facts(measured)
     result = compared(rows, read_measured(measured), facts)
     steps = [_traced(file, measured.parent) for file in trace_predicted]

@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 from essim.text.units import format_bytes, format_seconds
 
@@ -97,6 +97,8 @@ class Column:
         Heading in a terminal, where room is scarce; empty for the name.
     name
         Key in a row: the field that it annotates.
+    kind
+        What a cell holds where it is not empty: float, int or str.
     """
 
     unit: str
@@ -105,6 +107,7 @@ class Column:
     shown: Format = PLAIN
     short: str = ""
     name: str = ""
+    kind: type = float
 
     @property
     def title(self) -> str:
@@ -129,7 +132,16 @@ class Column:
 def columns_in(row_type: type[Any]) -> dict[str, Column]:
     """Return the columns that a typed row's fields are annotated with, in order."""
     hints = get_type_hints(row_type, include_extras=True)
-    return {name: replace(hint.__metadata__[0], name=name) for name, hint in hints.items()}
+    return {
+        name: replace(hint.__metadata__[0], name=name, kind=_kind(hint.__origin__))
+        for name, hint in hints.items()
+    }
+
+
+def _kind(hint: Any) -> type:
+    """Return the kind of a field: text is str whatever its class."""
+    held = get_args(hint) or (hint,)
+    return next((kind for kind in (int, float) if kind in held), str)
 
 
 TOKENS = Format("tokens")

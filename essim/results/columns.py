@@ -61,6 +61,7 @@ class ResultRow(TypedDict, total=False):
     weight_dtype: Annotated[str, Column("", "weight dtype", "`model.weight_dtype`")]
     kv_dtype: Annotated[str, Column("", "kv dtype", "`model.kv_dtype`")]
     summary_dtype: Annotated[_Text, Column("", "summary dtype", "`selector.summary_dtype`")]
+    baseline: Annotated[str, Column("", "baseline", "`compare.baseline`: what gains are against")]
     batch: Annotated[int, Column("", "batch", "`workload.batch`")]
     input_tokens: Annotated[
         int, Column("tokens", "input length", "`workload.input_tokens`", TOKENS, "input")
@@ -263,6 +264,7 @@ class ResultRow(TypedDict, total=False):
     ]
     engine: Annotated[str, Column("", "engine", "what computed it")]
     seed: Annotated[int, Column("", "seed", "of the CPU router's jitter and of the draws")]
+    settings: Annotated[_Text, Column("", "settings", "JSON of swept keys that have no column")]
 
 
 COLUMNS = columns_in(ResultRow)

@@ -15,7 +15,7 @@ from typing import Any
 
 from essim.errors import AbsentError
 from essim.results.column import AnyRow, Column
-from essim.results.columns import columns_of
+from essim.results.columns import COLUMNS
 from essim.text.files import check_ending
 
 
@@ -23,12 +23,14 @@ def result_files(
     rows: Sequence[AnyRow],
     file: Path,
     manifest: Mapping[str, Any],
-    columns: Mapping[str, Column] | None = None,
+    columns: Mapping[str, Column] = COLUMNS,
 ) -> dict[Path, bytes]:
     """Return rows as CSV or Parquet, by the file's ending, and ``FILE.manifest.json``.
 
-    `columns` are the table's, in order; by default those of a result.
-    Neither file holds a time stamp: the same input gives the same bytes.
+    `columns` are the table's, in order; by default those of a result. A file has all of them,
+    each of its own type, whatever the rows hold; Parquet has units, meanings and the manifest
+    (key ``essim``) in its metadata. Neither file holds a time stamp: the same input gives the same
+    bytes.
 
     Raises
     ------
@@ -36,11 +38,13 @@ def result_files(
         If the ending is neither ``.csv`` nor ``.parquet``.
     """
     check_ending(file)
-    as_bytes = _csv_bytes if file.suffix == ".csv" else _parquet_bytes
-    columns = columns or columns_of(rows)
     units = {name: column.unit for name, column in columns.items()}
     text = json.dumps({"rows": len(rows), "columns": units, **manifest}, indent=2) + "\n"
-    return {file: as_bytes(rows, columns), Path(f"{file}.manifest.json"): text.encode()}
+    if file.suffix == ".csv":
+        content = _csv_bytes(rows, columns)
+    else:
+        content = _parquet_bytes(rows, columns, text)
+    return {file: content, Path(f"{file}.manifest.json"): text.encode()}
 
 
 def finite(value: object) -> object:
@@ -57,26 +61,24 @@ def _csv_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column]) -> bytes:
     return text.getvalue().encode()
 
 
-def _parquet_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column]) -> bytes:
+def _parquet_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column], manifest: str) -> bytes:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise AbsentError("Parquet needs pyarrow", "pip install pyarrow") from None
-    fields = []
-    for name, column in columns.items():
-        values = [row.get(name) for row in rows]
-        kind = pa.string()
-        if any(isinstance(v, bool) for v in values):
-            kind = pa.bool_()
-        elif any(isinstance(v, float) for v in values):
-            kind = pa.float64()
-        elif any(isinstance(v, int) for v in values):
-            kind = pa.int64()
-        unit = {"unit": column.unit} if column.unit else None
-        fields.append(pa.field(name, kind, metadata=unit))
+    types = {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}
+    fields = [
+        pa.field(
+            name,
+            types[column.kind],
+            metadata={"unit": column.unit, "description": column.meaning or column.heading},
+        )
+        for name, column in columns.items()
+    ]
     table = pa.Table.from_pylist(
-        [{key: finite(row.get(key)) for key in columns} for row in rows], schema=pa.schema(fields)
+        [{key: finite(row.get(key)) for key in columns} for row in rows],
+        schema=pa.schema(fields, metadata={"essim": manifest}),
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)

@@ -30,24 +30,24 @@ def _named(columns: dict[str, Column]) -> dict[str, Column]:
     return {name: replace(column, name=name) for name, column in columns.items()}
 
 
-_CONTEXT = Column("tokens", "context", "", TOKENS, "context")
+_CONTEXT = Column("tokens", "context", "", TOKENS, "context", kind=int)
 
 # A cell that was both predicted and measured.
 PAIR_COLUMNS = _named(
     {
-        "mode": Column("", "mode"),
+        "mode": Column("", "mode", kind=str),
         "batch": COLUMNS["batch"],
         "context_tokens": _CONTEXT,
         "attended_tokens": COLUMNS["attended_tokens"],
-        "steps": Column("", "steps"),
-        "repetitions": Column("", "repetitions"),
+        "steps": Column("", "steps", kind=int),
+        "repetitions": Column("", "repetitions", kind=int),
         "predicted_s": Column("s", "predicted", "", MILLISECONDS, "predicted"),
         "predicted_low_s": Column("s", "predicted low", "", MILLISECONDS, "predicted low"),
         "predicted_high_s": Column("s", "predicted high", "", MILLISECONDS, "predicted high"),
         "measured_s": Column("s", "measured", "", MILLISECONDS, "measured"),
         "measured_low_s": Column("s", "measured low", "", MILLISECONDS),
         "measured_high_s": Column("s", "measured high", "", MILLISECONDS),
-        "unsteady": Column("", "measurement unsteady", short="unsteady"),
+        "unsteady": Column("", "measurement unsteady", short="unsteady", kind=bool),
         "error_frac": Column("1", "error", "", ERROR, "error"),
         "predicted_gain_frac": Column("1", "predicted gain", "", GAIN),
         "measured_gain_frac": Column("1", "measured gain", "", GAIN),
@@ -62,8 +62,8 @@ _SUMMARY_COLUMNS = _named(
         "mape_frac": Column("1", "MAPE", "", SIZE_OF_ERROR, "MAPE"),
         "worst_frac": Column("1", "worst", "", ERROR, "worst"),
         "spread_frac": Column("1", "repetitions apart", "", SHARE, "apart"),
-        "unsteady_cells": Column("", "unsteady cells", short="unsteady"),
-        "worst_cell": Column("", "at", short="at"),
+        "unsteady_cells": Column("", "unsteady cells", short="unsteady", kind=int),
+        "worst_cell": Column("", "at", short="at", kind=str),
         "mean_points": Column("percentage points", "apart on average", "", POINTS, "points apart"),
         "worst_points": Column("percentage points", "worst", "", SIGNED_POINTS, "worst"),
         "predicted_tokens_per_s": Column("tokens/s", "predicted throughput", "", RATE),
@@ -84,8 +84,8 @@ _OP_COLUMNS = _named(
         "exposed_s": Column("s", "exposed", "", MICROSECONDS),
         "window_start_s": Column("s", "window start", "", MICROSECONDS),
         "window_s": Column("s", "window", "", MICROSECONDS),
-        "predicted_ops": Column("", "predicted ops", short="ops"),
-        "real_ops": Column("", "real ops", short="real ops"),
+        "predicted_ops": Column("", "predicted ops", short="ops", kind=int),
+        "real_ops": Column("", "real ops", short="real ops", kind=int),
         "achieved_bytes_per_s": Column("bytes/s", "achieved", "", GB_PER_S, "GB/s"),
         "real_s": Column("s", "real", "", MICROSECONDS, "real"),
         "error_s": Column("s", "error", "", SIGNED_MICROSECONDS, "apart"),
@@ -94,8 +94,8 @@ _OP_COLUMNS = _named(
 
 FIGURE2_COLUMNS = _named(
     {
-        "method": Column("", "method"),
-        "compression": Column("", "compression c = S/B", short="c = S/B"),
+        "method": Column("", "method", kind=str),
+        "compression": Column("", "compression c = S/B", short="c = S/B", kind=int),
         "budget_tokens": COLUMNS["budget_tokens"],
         "context_tokens": _CONTEXT,
         "page_tokens": COLUMNS["page_tokens"],

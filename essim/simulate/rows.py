@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +40,7 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> ResultRow:
         "output_tokens": load.output_tokens,
         "weight_dtype": point.model.weight_dtype,
         "kv_dtype": point.model.kv_dtype,
+        "baseline": point.compare.baseline,
         "attended_tokens": int(selector.attended_tokens(at_the_end)[0]),
         "mean_read_tokens": mean_read,
         "read_ratio": final / mean_read if mean_read else None,
@@ -70,17 +72,21 @@ def _routing(point: Scenario, selector: Selector) -> ResultRow:
 
 
 def add_swept(base: Scenario, points: Sequence[Scenario], rows: Sequence[ResultRow]) -> None:
-    """Give rows, in place, a column for every swept key that has none; it is named by the key."""
-    for key in base.sweep:
-        path = key.split(".")
-        if path[-1] in COLUMNS:
-            continue
-        for point, row in zip(points, rows, strict=True):
-            value: Any = point.model_dump()
-            for part in path:
-                value = value.get(part) if isinstance(value, dict) else None
-            extra = cast(dict[str, Any], row)  # a column that the table of results does not have
-            extra[key] = value if isinstance(value, str | int | float | None) else str(value)
+    """Give rows, in place, the swept keys that have no column: each by its name, and `settings`."""
+    keys = [key for key in base.sweep if key.split(".")[-1] not in COLUMNS]
+    for point, row in zip(points, rows, strict=True) if keys else ():
+        settings = {key: _at(point, key) for key in keys}
+        # These columns the table of results does not have.
+        cast(dict[str, Any], row).update(settings)
+        row["settings"] = json.dumps(settings)
+
+
+def _at(point: Scenario, key: str) -> str | int | float | None:
+    """Return what a point has under a dotted key."""
+    value: Any = point.model_dump()
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def manifest(
@@ -98,6 +104,7 @@ def manifest(
         "scenario": {
             "file": scenario_file.name,
             "sha256": hashlib.sha256(content).hexdigest(),
+            "text": content.decode(errors="replace"),
             "set": list(overrides),
         },
         "profiles": {

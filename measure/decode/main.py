@@ -18,8 +18,9 @@ import torch
 
 from essim.errors import EssimError, InputError
 from essim.results.notes import QUALITY_NOTE
+from essim.results.reading import read_json
 from essim.text.files import write_files
-from essim.validate.measured_run import CELL, read_json, read_measured
+from essim.validate.measured_run import CELL, read_measured
 from measure.decode.cpu import plan as cpu_plan
 from measure.decode.shared import cells
 from measure.harness.machine import machine_facts

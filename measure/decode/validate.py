@@ -15,8 +15,8 @@ import torch
 from essim.errors import EssimError, InputError
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.results.column import Row
+from essim.results.reading import read_json
 from essim.simulate.scenario import Scenario
-from essim.validate.measured_run import read_json
 from measure.decode.cpu import plan as cpu_plan
 from measure.decode.cpu.loop import CpuDecode
 from measure.decode.main import write_provenance

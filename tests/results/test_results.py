@@ -4,14 +4,16 @@ import math
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import essim
 from essim.errors import InputError
 from essim.results import files as results
 from essim.results.columns import COLUMNS
 from essim.results.files import result_files
-from essim.results.tables import column
+from essim.results.tables import FIGURE2_COLUMNS, PAIR_COLUMNS, column
 from essim.text.files import write_files
 
 ROW = dict.fromkeys(COLUMNS) | {"name": "x", "batch": 2, "step_s": 0.005, "reason": "a, b"}
@@ -32,12 +34,60 @@ def test_the_manifest_lies_beside_it(tmp_path: Path) -> None:
     assert manifest["columns"]["step_s"] == "s"
 
 
-def test_parquet_carries_units(tmp_path: Path) -> None:
-    write_files(result_files([ROW, ROW | {"batch": None}], tmp_path / "r.parquet", {}))
+def test_parquet_says_what_its_columns_are_and_where_it_comes_from(tmp_path: Path) -> None:
+    write_files(result_files([ROW, ROW | {"batch": None}], tmp_path / "r.parquet", {"seed": 3}))
     table = pq.read_table(tmp_path / "r.parquet")
-    assert table.schema.field("step_s").metadata == {b"unit": b"s"}
+    step = table.schema.field("step_s").metadata
+    assert step == {b"unit": b"s", b"description": b"mean decode step"}
+    assert table.schema.field("batch").metadata[b"unit"] == b""
     assert table["batch"].to_pylist() == [2, None]
     assert table["step_s"].to_pylist() == [0.005, 0.005]
+    beside = (tmp_path / "r.parquet.manifest.json").read_bytes()
+    assert table.schema.metadata[b"essim"] == beside
+    assert json.loads(beside)["seed"] == 3
+
+
+SWEPT = "sweep: {memory.reserve_frac: [0.05, 0.1]}\n"
+SIMULATED = {
+    "measured": ({}, ""),
+    "roofline": ({"hardware": "a100-sxm-80gb", "routing": "gpu-target"}, ""),
+    "infeasible": ({"workload.batch": 100000}, ""),
+    "no decode step": ({"workload.output_tokens": 1}, ""),
+    "dense": ({"selector": {"kind": "dense"}}, ""),
+    "swept": ({}, SWEPT),
+}
+
+
+def test_every_result_has_one_schema(scenario_file, tmp_path: Path) -> None:
+    tables = []
+    for i, (changes, more) in enumerate(SIMULATED.values()):
+        frame = essim.sweep(scenario_file(more=more), set=changes)
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+        file = tmp_path / f"{i}.parquet"
+        write_files(result_files(rows, file, {}))
+        tables.append(pq.read_table(file))
+    assert tables[0].column_names == list(COLUMNS)
+    for table in tables[1:]:
+        assert table.schema.equals(tables[0].schema, check_metadata=False)
+    assert pa.concat_tables(tables).num_rows == 7
+    types = {name: str(tables[0].schema.field(name).type) for name in COLUMNS}
+    of_unit = {"s": "double", "1": "double", "tokens/s": "double", "bytes": "int64"}
+    for name, own in COLUMNS.items():
+        assert types[name] == of_unit.get(own.unit, types[name])
+    wanted = {"max_batch": "int64", "status": "string", "reason": "string", "seed": "int64"}
+    assert {name: types[name] for name in wanted} == wanted
+    assert tables[-1]["settings"].to_pylist() == [
+        '{"memory.reserve_frac": 0.05}',
+        '{"memory.reserve_frac": 0.1}',
+    ]
+
+
+@pytest.mark.parametrize("columns", [PAIR_COLUMNS, FIGURE2_COLUMNS, COLUMNS])
+def test_a_table_without_a_row_has_its_columns(tmp_path: Path, columns: dict) -> None:
+    write_files(result_files([], tmp_path / "r.parquet", {}, columns))
+    schema = pq.read_schema(tmp_path / "r.parquet")
+    assert schema.names == list(columns)
+    assert "null" not in map(str, schema.types)
 
 
 def test_numbers_that_are_not_finite_become_empty(tmp_path: Path) -> None:
