@@ -129,10 +129,23 @@ def find_scenario(name: str) -> Path:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of a scenario file, for editors."""
+    """Return the JSON schema of a scenario file, for editors: all that a file may write.
+
+    A file may write more than a `Scenario` has, since presets are expanded first: a model by
+    name, by path or from ``preset:``, a routing by name, dense attention without one.
+    """
     result = Scenario.model_json_schema()
-    properties = result["properties"]
-    text = {"type": "string", "description": "a preset, or the path of a config.json"}
-    properties["model"] = {"anyOf": [text, properties["model"]]}
+    properties, definitions = result["properties"], result["$defs"]
+    name = {"type": "string", "description": "a preset, or the path of a config.json"}
+    shape = definitions["ModelShape"]
+    fields = {"preset": name} | shape["properties"]
+    definitions["ModelFrom"] = shape | {"properties": fields, "required": ["preset"]}
+    started = {"$ref": "#/$defs/ModelFrom"}
+    properties["model"] = {"anyOf": [name, started, properties["model"]]}
     properties["routing"] = {"anyOf": [{"enum": list(PRESETS)}, properties["routing"]]}
+    for kind in properties["selector"]["discriminator"]["mapping"].values():
+        definitions[kind.rsplit("/", 1)[-1]].setdefault("required", []).append("kind")
+    result["required"].remove("routing")
+    dense = {"properties": {"kind": {"const": "dense"}}}
+    result |= {"if": {"properties": {"selector": dense}}, "else": {"required": ["routing"]}}
     return result

@@ -9,7 +9,6 @@ import pytest
 
 from essim.errors import InputError
 from essim.simulate.plan import load_scenario
-from essim.simulate.scenario import schema
 from essim.text.yaml import parse_scalar
 
 OUTPUT_16 = "output_tokens: 16"
@@ -262,20 +261,6 @@ def test_missing_and_binary_files_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"s.yaml:1: not UTF-8 text\. Save it as UTF-8"):
         load_scenario(file)
-
-
-def test_the_schema_knows_every_section_and_the_presets() -> None:
-    found = schema()
-    assert set(found["required"]) == {
-        "name",
-        "model",
-        "hardware",
-        "selector",
-        "routing",
-        "workload",
-    }
-    assert "cpu-mid" in found["properties"]["routing"]["anyOf"][0]["enum"]
-    assert found["additionalProperties"] is False
 
 
 @pytest.mark.parametrize(
