@@ -186,9 +186,8 @@ def facts(point: Scenario, profile: HardwareProfile, pool: int | None) -> list[s
     )
     if pool is not None:
         kv, summary = pool_bytes(point, pool)
-        texts.append(
-            f"A pool of {pool:,} tokens: KV {format_bytes(kv)}, summary {format_bytes(summary)}."
-        )
+        beside = f", summary {format_bytes(summary)}" if summary else ""
+        texts.append(f"A pool of {_in_blocks(point, pool)}: KV {format_bytes(kv)}{beside}.")
     return texts
 
 
@@ -215,9 +214,19 @@ def _what_fits(point: Scenario, profile: HardwareProfile) -> list[str]:
     if not point.model.count("sliding"):
         texts.append(
             f"A KV {'+ summary ' if on_gpu else ''}pool of all that is left on the GPU holds "
-            f"{pool_tokens(point, gpu_bytes - held):,} tokens."
+            f"{_in_blocks(point, pool_tokens(point, gpu_bytes - held))}."
         )
     return texts
+
+
+def _in_blocks(point: Scenario, tokens: int) -> str:
+    """Return tokens and the KV blocks that hold them, as a sentence says it."""
+    selector = point.resolved_selector()
+    block, slots = kv_slots(selector, 1), kv_slots(selector, tokens)
+    if block == 1:
+        return f"{tokens:,} tokens"
+    rest = f", {slots:,} token slots" if slots > tokens else ""
+    return f"{tokens:,} tokens ({slots // block:,} KV blocks of {block}{rest})"
 
 
 def largest_batches(point: Scenario, profile: HardwareProfile) -> dict[str, int]:
@@ -236,24 +245,26 @@ def largest_batches(point: Scenario, profile: HardwareProfile) -> dict[str, int]
 
 
 def pool_bytes(point: Scenario, tokens: int) -> tuple[int, int]:
-    """Return (KV, summary) bytes of a pool of `tokens` token slots over all attending layers.
+    """Return (KV, summary) bytes of a pool for `tokens` over all attending layers, in whole blocks.
 
     A window caps what a sequence holds, not a pool of many: its layers have all the slots.
     """
     model, selector = point.model.rank(), point.resolved_selector()
+    slots = kv_slots(selector, tokens)
     summary = selector.summary_bytes_per_token_layer(model) * len(model.full_layers())
-    return tokens * model.kv_bytes_per_token(), round(tokens * summary)
+    return slots * model.kv_bytes_per_token(), round(slots * summary)
 
 
 def pool_tokens(point: Scenario, budget_bytes: int) -> int:
-    """Return the largest pool, in tokens, that fits in `budget_bytes` of the GPU.
+    """Return the largest pool of whole KV blocks, in tokens, that fits in bytes of the GPU.
 
     Its KV, and its summaries unless routing reads them on the CPU. The inverse of the bytes: it
     fits, and one token more does not.
     """
+    block = kv_slots(point.resolved_selector(), 1)
 
-    def on_gpu(tokens: int) -> int:
-        kv, summary = pool_bytes(point, tokens)
+    def on_gpu(blocks: int) -> int:
+        kv, summary = pool_bytes(point, blocks * block)
         return kv + summary if point.routing.placement.device == "gpu" else kv
 
     low, high = 0, 1
@@ -262,7 +273,7 @@ def pool_tokens(point: Scenario, budget_bytes: int) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if on_gpu(middle) <= budget_bytes else (low, middle)
-    return low
+    return low * block
 
 
 def _line(place: str, what: str, how: str, count: int) -> Row:

@@ -31,9 +31,26 @@ def test_the_papers_arithmetic_comes_out() -> None:
     kv, summary = pool_bytes(base, 347_000)
     assert summary / 2**30 == pytest.approx(5.3, abs=0.01)
     assert summary / (kv + summary) == pytest.approx(1 / 9)
-    assert "A pool of 347,000 tokens: KV 42.36 GiB, summary 5.29 GiB." in facts(
-        base, PROFILE, 347_000
-    )
+    pool = "tokens (86,750 KV blocks of 4): KV 42.36 GiB, summary 5.29 GiB."
+    assert f"A pool of 347,000 {pool}" in facts(base, PROFILE, 347_000)
+
+
+def test_pools_are_made_of_whole_blocks() -> None:
+    base, _ = load_scenario(MAIN, ["selector.kv_block_tokens=64"])
+    kv, summary = 64 * 16 * 131072, 64 * 16 * 16384
+    for tokens, blocks in (
+        (1024, "1,024 tokens (16 KV blocks of 64)"),
+        (961, "961 tokens (16 KV blocks of 64, 1,024 token slots)"),
+    ):
+        assert pool_bytes(base, tokens) == (kv, summary)
+        said = f"A pool of {blocks}: KV 128.00 MiB, summary 16.00 MiB."
+        assert said in facts(base, PROFILE, tokens)
+    left = 64 * 131072 * 3
+    assert pool_tokens(base, left + 1) == pool_tokens(base, left) == 192
+    assert pool_tokens(base, left - 1) == 128
+    dense, _ = load_scenario(MAIN, ["selector={kind: dense}"])
+    said = "A pool of 961 tokens: KV 120.12 MiB."
+    assert said in facts(dense, PROFILE, 961)
 
 
 @pytest.mark.parametrize("routing", ["gpu-target", "cpu-mid", "gpu_side-mid"])
@@ -102,7 +119,9 @@ def test_what_is_left_on_the_gpu_is_said_for_where_the_summary_is() -> None:
         need = memory(base, PROFILE)
         fixed = need.weight_bytes + need.proxy_gpu_bytes + need.activation_bytes
         left = 141_000_000_000 - fixed - need.reserve_gpu_bytes
-        assert f"{said} {left // held:,} tokens." in facts(base, PROFILE, None)
+        blocks = left // (4 * held)
+        holds = f"{said} {4 * blocks:,} tokens ({blocks:,} KV blocks of 4)."
+        assert holds in facts(base, PROFILE, None)
 
 
 @pytest.mark.parametrize(
