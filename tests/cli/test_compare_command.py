@@ -64,6 +64,21 @@ def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:
     assert "\nPredicted for NVIDIA A100 80GB SXM, measured on NVIDIA H200.\n" in done.stdout
 
 
+def test_folders_are_read_as_one_file(tmp_path: Path) -> None:
+    point = ("routing=gpu-target", "workload.input_tokens=4480")
+    folder, settings = tmp_path / "sweeps", [f"--set={text}" for text in point]
+    for batch, ending in ((1, "csv"), (4, "parquet")):
+        out = ("--out", folder / f"{batch}.{ending}")
+        done = essim("sweep", "validate-h200", *settings, f"--set=workload.batch={batch}", *out)
+        assert done.returncode == 0, done.stderr
+    done = essim("compare", folder, REAL.parent, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {pair["batch"] for pair in json.loads(done.stdout)["pairs"]} == {1, 4}
+    done = essim("compare", folder, REAL, "--out", folder / "1.csv")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"--out: {folder / '1.csv'} is read")
+
+
 @pytest.mark.slow
 def test_without_a_gpu_machines_are_told_by_their_cpus(sweep: Path, tmp_path: Path) -> None:
     facts = json.loads((REAL.parent / "provenance.json").read_text())
