@@ -112,7 +112,7 @@ def sweep(
         rows = simulator.rows(points, lambda: tell("points", next(done), len(points)))
     add_swept(base, points, rows)
     axes = map_axes(base, rows, map_)
-    cells = break_even(points, rows, *axes) if axes else []
+    cells = break_even(rows, *axes) if axes else []
     verdict = pages.sweep_sentences(points, rows, simulator)
     about = _manifest(file, set_, simulator, points)
     files = {} if out is None else result_files(rows, out, about)

@@ -61,6 +61,7 @@ class ResultRow(TypedDict, total=False):
     weight_dtype: Annotated[str, Column("", "weight dtype", "`model.weight_dtype`")]
     kv_dtype: Annotated[str, Column("", "kv dtype", "`model.kv_dtype`")]
     summary_dtype: Annotated[_Text, Column("", "summary dtype", "`selector.summary_dtype`")]
+    tp: Annotated[int, Column("", "ranks", "`model.tp`: the GPUs that share the model")]
     baseline: Annotated[str, Column("", "baseline", "`compare.baseline`: what gains are against")]
     batch: Annotated[int, Column("", "batch", "`workload.batch`")]
     input_tokens: Annotated[
@@ -268,16 +269,17 @@ class ResultRow(TypedDict, total=False):
 
 
 COLUMNS = columns_in(ResultRow)
+# The columns that say which point it is: the scenario's fields.
+FIELDS = tuple(COLUMNS)[: list(COLUMNS).index("attended_tokens")]
 
 
 def differing(rows: Rows) -> list[str]:
     """Return the columns that tell points apart: the scenario's fields with several values."""
-    fields = list(COLUMNS)[: list(COLUMNS).index("attended_tokens")]
     follow = ("where", "anchor", "kernel")  # the routing's name says these
     extra = [key for key in (rows[0] if rows else {}) if key not in COLUMNS]
     return [
         key
-        for key in (*fields, *extra)
+        for key in (*FIELDS, *extra)
         if key not in follow and len({row.get(key) for row in rows} - {None}) > 1
     ]
 
@@ -291,10 +293,3 @@ def columns_of(rows: Rows) -> dict[str, Column]:
     """Return all columns of a result's rows: those of swept keys first, then `COLUMNS`."""
     swept = {key: Column("", key, name=key) for key in (rows[0] if rows else {})}
     return {key: column for key, column in swept.items() if key not in COLUMNS} | COLUMNS
-
-
-def columns_markdown() -> str:
-    """Return the table of result columns for docs/scenario.md."""
-    lines = ["| column | unit | meaning |", "|---|---|---|"]
-    lines += [f"| `{c.name}` | {c.unit} | {c.meaning} |" for c in COLUMNS.values()]
-    return "\n".join(lines) + "\n"

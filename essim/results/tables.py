@@ -129,3 +129,10 @@ def column(name: str) -> Column:
             heading = name.removesuffix(ending).replace("_", " ")
             return Column(unit, heading, shown=shown, name=name)
     return Column("", name.replace("_", " "), name=name)
+
+
+def columns_markdown() -> str:
+    """Return the table of result columns for docs/scenario.md."""
+    lines = ["| column | unit | meaning |", "|---|---|---|"]
+    lines += [f"| `{c.name}` | {c.unit} | {c.meaning} |" for c in COLUMNS.values()]
+    return "\n".join(lines) + "\n"

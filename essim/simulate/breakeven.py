@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from essim.errors import InputError
+from essim.methods.routing import expand_preset
 from essim.results.column import AnyRow, Row
 from essim.results.columns import COLUMNS, ResultRow, differing
 from essim.simulate.scenario import Scenario
@@ -39,7 +40,7 @@ def map_axes(base: Scenario, rows: Sequence[AnyRow], asked: str | None) -> tuple
     return by_name[names[0]], by_name[names[1]]
 
 
-def break_even(points: Sequence[Scenario], rows: Sequence[ResultRow], x: str, y: str) -> list[Row]:
+def break_even(rows: Sequence[ResultRow], x: str, y: str) -> list[Row]:
     """Return one row a cell of the map over columns `x` and `y`, other swept axes apart.
 
     Returns
@@ -52,41 +53,44 @@ def break_even(points: Sequence[Scenario], rows: Sequence[ResultRow], x: str, y:
         compare.
     """
     others = [key for key in differing(rows) if key not in (x, y, "routing")]
-    cells: dict[tuple[object, ...], list[tuple[Scenario, ResultRow]]] = {}
-    for point, row in zip(points, rows, strict=True):
+    cells: dict[tuple[object, ...], list[ResultRow]] = {}
+    for row in rows:
         key = tuple(_value(row, column) for column in (*others, x, y))
-        cells.setdefault(key, []).append((point, row))
+        cells.setdefault(key, []).append(row)
     return [_cell(others, x, y, members) for members in cells.values()]
 
 
-def _cell(others: Sequence[str], x: str, y: str, members: list[tuple[Scenario, ResultRow]]) -> Row:
-    first = members[0][1]
+def _cell(others: Sequence[str], x: str, y: str, members: list[ResultRow]) -> Row:
+    first = members[0]
     cell: Row = {
         "setting": ", ".join(f"{other} {_value(first, other)}" for other in others),
         x: _value(first, x),
         y: _value(first, y),
     }
-    rated = [(p, r, r["decode_tokens_per_s"] or 0.0) for p, r in members]
-    rated = [entry for entry in rated if entry[2] > 0]
-    early = [entry for entry in rated if entry[0].routing.early and entry[1]["routing"] != "none"]
-    waiting = [entry[2] for entry in rated if entry not in early]
+    rated = [row for row in members if row["decode_tokens_per_s"]]
+    early = [row for row in rated if row["anchor"] not in (None, "target")]
+    waiting = [_rate(row) for row in rated if row["anchor"] in (None, "target")]
     # The baseline may not be swept itself; its rate follows from any gain over it.
     waiting += [
-        rate / (1 + r["decode_gain_frac"])
-        for p, r, rate in rated
-        if r["decode_gain_frac"] is not None
-        and not p.with_routing(p.compare.baseline).routing.early
+        _rate(row) / (1 + row["decode_gain_frac"])
+        for row in rated
+        if row["decode_gain_frac"] is not None
+        and expand_preset(row["baseline"])["anchor"] == "target"
     ]
-    best = max(rated, key=lambda entry: entry[2], default=None)
-    fastest = max(early, key=lambda entry: entry[2], default=None)
+    best, fastest = max(rated, key=_rate, default=None), max(early, key=_rate, default=None)
     return cell | {
-        "best_routing": None if best is None else best[1]["routing"],
-        "decode_tokens_per_s": None if best is None else best[2],
-        "early_routing": None if fastest is None else fastest[1]["routing"],
-        "early_gain_frac": fastest[2] / max(waiting) - 1 if fastest and waiting else None,
-        "sparse_gain_frac": None if best is None else best[1]["gain_over_dense_frac"],
-        "unlike_sources": _unlike([row["measured_frac"] for _, row, _ in rated]),
+        "best_routing": None if best is None else best["routing"],
+        "decode_tokens_per_s": None if best is None else _rate(best),
+        "early_routing": None if fastest is None else fastest["routing"],
+        "early_gain_frac": _rate(fastest) / max(waiting) - 1 if fastest and waiting else None,
+        "sparse_gain_frac": None if best is None else best["gain_over_dense_frac"],
+        "unlike_sources": _unlike([row["measured_frac"] for row in rated]),
     }
+
+
+def _rate(row: ResultRow) -> float:
+    """Return a point's decode rate, 0 where it does not run."""
+    return row["decode_tokens_per_s"] or 0.0
 
 
 def _unlike(measured: list[float | None]) -> int:

@@ -40,6 +40,7 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> ResultRow:
         "output_tokens": load.output_tokens,
         "weight_dtype": point.model.weight_dtype,
         "kv_dtype": point.model.kv_dtype,
+        "tp": point.model.tp,
         "baseline": point.compare.baseline,
         "attended_tokens": int(selector.attended_tokens(at_the_end)[0]),
         "mean_read_tokens": mean_read,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essim.results.column import MISSING, number
-from essim.results.columns import COLUMNS, columns_markdown, columns_of
-from essim.results.tables import column
+from essim.results.columns import COLUMNS, columns_of
+from essim.results.tables import column, columns_markdown
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def swept(scenario_file, more: str = SWEEP, *overrides: str):
 
 
 def test_each_cell_names_the_winner_and_what_early_routing_gains(scenario_file) -> None:
-    _, points, rows = swept(scenario_file)
-    cells = break_even(points, rows, "output_tokens", "batch")
+    _, _, rows = swept(scenario_file)
+    cells = break_even(rows, "output_tokens", "batch")
     assert [(c["setting"], c["batch"], c["output_tokens"]) for c in cells] == [
         ("", 1, 128),
         ("", 1, 2048),
@@ -45,16 +45,16 @@ def test_each_cell_names_the_winner_and_what_early_routing_gains(scenario_file) 
 
 def test_a_baseline_that_is_not_swept_still_counts(scenario_file) -> None:
     more = SWEEP.replace("gpu-target, gpu-target-fused, ", "")
-    _, points, rows = swept(scenario_file, more)
-    cells = break_even(points, rows, "output_tokens", "batch")
+    _, _, rows = swept(scenario_file, more)
+    cells = break_even(rows, "output_tokens", "batch")
     best = max(float(r["decode_gain_frac"]) for r in rows if r["batch"] == 1)
     assert max(c["early_gain_frac"] for c in cells if c["batch"] == 1) == pytest.approx(best)
 
 
 def test_other_axes_make_maps_of_their_own(scenario_file) -> None:
     more = SWEEP + "  workload.input_tokens: [8192, 40960]\n"
-    _, points, rows = swept(scenario_file, more)
-    cells = break_even(points, rows, "output_tokens", "batch")
+    _, _, rows = swept(scenario_file, more)
+    cells = break_even(rows, "output_tokens", "batch")
     assert list(dict.fromkeys(c["setting"] for c in cells)) == [
         "input_tokens 8192",
         "input_tokens 40960",
@@ -63,8 +63,8 @@ def test_other_axes_make_maps_of_their_own(scenario_file) -> None:
 
 
 def test_a_cell_in_which_nothing_runs_is_empty(scenario_file) -> None:
-    _, points, rows = swept(scenario_file, SWEEP, "model=llama-3.1-70b")
-    cells = break_even(points, rows, "output_tokens", "batch")
+    _, _, rows = swept(scenario_file, SWEEP, "model=llama-3.1-70b")
+    cells = break_even(rows, "output_tokens", "batch")
     assert {(c["best_routing"], c["early_gain_frac"]) for c in cells} == {(None, None)}
 
 
