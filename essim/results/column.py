@@ -27,6 +27,12 @@ def number(value: object) -> float | None:
     return result if math.isfinite(result) else None
 
 
+def plain(row: AnyRow, key: str) -> str | int | float | None:
+    """Return what a row has in a column, as a plain value; None where it has none."""
+    value = row.get(key)
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
 @dataclass(frozen=True)
 class Format:
     """How a column's numbers are shown.

@@ -23,6 +23,12 @@ class PriceSources(str):
         return made
 
     @staticmethod
+    def read(text: str) -> PriceSources:
+        """Return the sources that a text of them says."""
+        parts = [part.partition(": ") for part in text.split("; ") if part]
+        return PriceSources({source: tuple(kinds.split()) for source, _, kinds in parts})
+
+    @staticmethod
     def of(worst: Mapping[str, str], order: Iterable[str]) -> PriceSources:
         """Return the sources of op kinds, given the worst of each, in the order given."""
         kinds = {s: tuple(sorted(k for k, own in worst.items() if own == s)) for s in order}

@@ -127,7 +127,7 @@ def read_sheets(path: Path, hint: str, columns: Sequence[str] | None = None) -> 
         If something is no such file.
     """
     return [
-        _parquet(file, hint, columns) if file.suffix == ".parquet" else _csv(file, hint)
+        _parquet(file, hint, columns) if file.suffix == ".parquet" else _csv(file)
         for file in files_of(path)
     ]
 
@@ -152,6 +152,10 @@ def typed(
             raise InputError(f"there is no column {column!r}", hint, file=sheet.file)
     wanted = {**columns, **{key: kind for key, kind in optional.items() if key in sheet.header}}
     for line, row in sheet.rows:
+        # How csv.DictReader shows cells that are too many, or missing; Parquet has no lines.
+        if line is not None and (None in row or None in row.values()):
+            message = f"a row without {len(sheet.header)} cells"
+            raise InputError(message, hint, file=sheet.file, line=line)
         found: Row = {}
         for key, kind in wanted.items():
             found[key] = _value(row[key], kind, above_zero)
@@ -180,14 +184,11 @@ def _value(cell: object, kind: type, above_zero: bool) -> str | int | float | No
     return int(number) if number == math.floor(number) and number >= 0 else None
 
 
-def _csv(file: Path, hint: str) -> Sheet:
+def _csv(file: Path) -> Sheet:
     reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
     header = list(reader.fieldnames or ())
     rows: list[tuple[int | None, dict[str, Any]]] = []
     for row in reader:
-        if None in row or None in row.values():
-            message = f"a row without {len(header)} cells"
-            raise InputError(message, hint, file=file, line=reader.line_num)
         rows.append((reader.line_num, row))
     beside = Path(f"{file}.manifest.json")
     return Sheet(file, header, rows, read_json(beside) if beside.exists() else {})

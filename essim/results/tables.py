@@ -92,6 +92,17 @@ _OP_COLUMNS = _named(
     }
 )
 
+# What follows from a result: its frontier, its break-even, its differences from another.
+_USE_COLUMNS = _named(
+    {
+        "user_tokens_per_s": Column("tokens/s", "for each user", "", RATE, "tokens/s/user"),
+        "gpu_tokens_per_s": Column("tokens/s", "for each GPU", "", RATE, "tokens/s/GPU"),
+        "point": Column("", "point", short="point", kind=str),
+        "pays": Column("", "early routing pays at", short="early routing pays at", kind=str),
+        "change_frac": Column("1", "change", "", GAIN, "change"),
+    }
+)
+
 FIGURE2_COLUMNS = _named(
     {
         "method": Column("", "method", kind=str),
@@ -106,7 +117,7 @@ FIGURE2_COLUMNS = _named(
     }
 )
 
-_KNOWN = PAIR_COLUMNS | _SUMMARY_COLUMNS | _OP_COLUMNS | FIGURE2_COLUMNS | COLUMNS
+_KNOWN = PAIR_COLUMNS | _SUMMARY_COLUMNS | _OP_COLUMNS | _USE_COLUMNS | FIGURE2_COLUMNS | COLUMNS
 
 # What a name ends in -> its unit, and how it is shown.
 _ENDINGS = {

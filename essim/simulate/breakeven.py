@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 from essim.errors import InputError
 from essim.methods.routing import expand_preset
-from essim.results.column import AnyRow, Row
+from essim.results.column import AnyRow, Row, plain
 from essim.results.columns import COLUMNS, ResultRow, differing
 from essim.simulate.scenario import Scenario
 
@@ -55,7 +57,7 @@ def break_even(rows: Sequence[ResultRow], x: str, y: str) -> list[Row]:
     others = [key for key in differing(rows) if key not in (x, y, "routing")]
     cells: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in rows:
-        key = tuple(_value(row, column) for column in (*others, x, y))
+        key = tuple(plain(row, column) for column in (*others, x, y))
         cells.setdefault(key, []).append(row)
     return [_cell(others, x, y, members) for members in cells.values()]
 
@@ -63,9 +65,9 @@ def break_even(rows: Sequence[ResultRow], x: str, y: str) -> list[Row]:
 def _cell(others: Sequence[str], x: str, y: str, members: list[ResultRow]) -> Row:
     first = members[0]
     cell: Row = {
-        "setting": ", ".join(f"{other} {_value(first, other)}" for other in others),
-        x: _value(first, x),
-        y: _value(first, y),
+        "setting": ", ".join(f"{other} {plain(first, other)}" for other in others),
+        x: plain(first, x),
+        y: plain(first, y),
     }
     rated = [row for row in members if row["decode_tokens_per_s"]]
     early = [row for row in rated if row["anchor"] not in (None, "target")]
@@ -88,6 +90,39 @@ def _cell(others: Sequence[str], x: str, y: str, members: list[ResultRow]) -> Ro
     }
 
 
+def turns(cells: Sequence[Row], x: str, y: str) -> list[Row]:
+    """Return for each setting and `y` where along `x` early routing pays: ``setting``, y, ``pays``.
+
+    Between two numbers of `x` the gain is taken as a line: where it is zero is an estimate.
+    """
+    lines: dict[tuple[Any, Any], list[tuple[Any, float]]] = {}
+    for cell in cells:
+        line = lines.setdefault((cell["setting"], cell[y]), [])
+        if cell["early_gain_frac"] is not None:
+            line.append((cell[x], float(cell["early_gain_frac"])))
+    return [
+        {"setting": setting, y: value, "pays": _where(line, x) if line else None}
+        for (setting, value), line in lines.items()
+    ]
+
+
+def _where(line: list[tuple[Any, float]], x: str) -> str:
+    """Return where along `x` a gain is above zero, in words."""
+    pays = [gain > 0 for _, gain in line]
+    if all(pays) or not any(pays):
+        heading = COLUMNS[x].heading if x in COLUMNS else x
+        return f"{'every' if all(pays) else 'no'} {heading}"
+    if not all(isinstance(place, int | float) for place, _ in line):
+        return ", ".join(str(place) for place, gain in line if gain > 0)
+    parts: list[str] = []
+    for (a, before), (b, after) in pairwise(sorted(line)):
+        if (before > 0) != (after > 0):
+            at = a + (b - a) * before / (before - after)
+            word = "up to" if before > 0 else "from"
+            parts.append(f"{word} about {at:,.3g} (between {a:,} and {b:,})")
+    return ", ".join(parts)
+
+
 def _rate(row: ResultRow) -> float:
     """Return a point's decode rate, 0 where it does not run."""
     return row["decode_tokens_per_s"] or 0.0
@@ -100,9 +135,3 @@ def _unlike(measured: list[float | None]) -> int:
     """
     known = [share for share in measured if share is not None]
     return int(bool(known) and max(known) - min(known) > _UNLIKE_FRAC)
-
-
-def _value(row: AnyRow, column: str) -> str | int | float | None:
-    """Return what a row has in a swept column."""
-    value = row[column]
-    return value if value is None or isinstance(value, str | int | float) else str(value)

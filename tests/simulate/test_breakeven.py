@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from essim.errors import InputError
-from essim.simulate.breakeven import break_even, map_axes
+from essim.simulate.breakeven import break_even, map_axes, turns
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 
@@ -101,3 +101,28 @@ def test_a_ceiling_is_one_over_one_minus_the_share(scenario_file) -> None:
     assert row["gain_ceiling_frac"] == pytest.approx(1 / (1 - share) - 1)
     whole = row["exposed_routing_s"] * 127 / (row["prefill_s"] + row["decode_s"])
     assert row["output_ceiling_frac"] == pytest.approx(1 / (1 - whole) - 1)
+
+
+@pytest.mark.parametrize(
+    ("places", "gains", "pays"),
+    [
+        ((1, 2), (0.1, 0.0001), "every batch"),
+        ((1, 2), (-0.1, 0.0), "no batch"),
+        ((1, 2), (None, None), None),
+        ((1, 4, 8), (0.3, 0.1, -0.1), "up to about 6 (between 4 and 8)"),
+        ((8, 4, 1), (0.1, -0.1, None), "from about 6 (between 4 and 8)"),
+        (
+            (1, 2, 4),
+            (-0.1, 0.1, -0.3),
+            "from about 1.5 (between 1 and 2), up to about 2.5 (between 2 and 4)",
+        ),
+        (("h200", "b200", "l40s"), (0.1, -0.1, 0.2), "h200, l40s"),
+    ],
+)
+def test_where_early_routing_pays_is_said_along_x(places, gains, pays: str) -> None:
+    cells = [
+        {"setting": "s", "batch": place, "output_tokens": 8, "early_gain_frac": gain}
+        for place, gain in zip(places, gains, strict=True)
+    ]
+    (found,) = turns(cells, "batch", "output_tokens")
+    assert found == {"setting": "s", "output_tokens": 8, "pays": pays}
