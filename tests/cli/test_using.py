@@ -34,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a sweep as Parquet, and one of another budget as CSV."""
     folder = tmp_path_factory.mktemp("results")
     (folder / "s.yaml").write_text(SCENARIO)
-    for name, change in (("a.parquet", "name=using"), ("b.csv", "selector.top_pages=64")):
+    for name, change in (("a.parquet", "name=using"), ("b.csv", "selector.prompt_budget=8192")):
         done = essim("sweep", folder / "s.yaml", "--set", change, "--out", folder / name)
         assert done.exit_code == 0, done.stderr
     return folder
@@ -55,8 +55,8 @@ def test_a_frontier_has_the_best_routing_at_each_batch(results: Path) -> None:
     )
     both = json.loads(essim("pareto", results, "--json").stdout)["frontier"]
     assert len({p["setting"] for p in both}) == 4
-    both = json.loads(essim("pareto", results, "--across", "top_pages", "--json").stdout)
-    assert {p["top_pages"] for p in both["frontier"]} == {32}
+    both = json.loads(essim("pareto", results, "--across", "prompt_budget", "--json").stdout)
+    assert {p["prompt_budget"] for p in both["frontier"]} == {4096}
 
 
 def test_break_even_is_that_of_the_sweep(results: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_diff_says_what_differs_and_exits_by_its_tolerance(results: Path) -> N
     done = essim("diff", *files, "--column", "step_s", "--json")
     found = json.loads(done.stdout)
     made = {row["key"]: (row["before"], row["after"]) for row in found["made"]}
-    assert made["top_pages"] == (32, 64)
-    assert made["scenario.set"] == ("['name=using']", "['selector.top_pages=64']")
+    assert made["prompt_budget"] == (4096, 8192)
+    assert made["scenario.set"] == ("['name=using']", "['selector.prompt_budget=8192']")
     changes = [abs(p["change_frac"]) for p in found["points"]]
     assert changes == sorted(changes, reverse=True)
     assert len(changes) == 18
@@ -91,7 +91,7 @@ def test_a_diff_says_what_differs_and_exits_by_its_tolerance(results: Path) -> N
     done = essim("diff", *files, "--tolerance", "0.001")
     assert done.exit_code == 1
     assert done.stderr == "the largest change is past 0.10%\n"
-    assert "top_pages" in done.stdout
+    assert "prompt_budget" in done.stdout
 
 
 BAD = [
