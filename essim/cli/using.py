@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from essim.results.column import Row
     from essim.results.columns import ResultRow
     from essim.results.diff import Diff
+    from essim.results.reading import Result
 
 ResultArg = Annotated[Path, typer.Argument(help="What essim sweep wrote: a file or a folder.")]
 QUALITY = "Output quality is not modelled."
 # Longer tables are cut.
 _MOST_ROWS = 30
+_MOST_MAPS = 4
 
 
 def pareto(
@@ -31,13 +33,12 @@ def pareto(
     as_json: JsonOption = False,
 ) -> None:
     """Show which points nothing beats: tokens/s for a user against tokens/s for a GPU."""
-    from essim.results.columns import differing
     from essim.results.pareto import frontier
 
-    rows = _rows(result)
+    rows, differ = _rows(result)
     for key in across:
         if key not in rows[0]:
-            raise InputError(f"no column {key!r}", _list(rows), key="--across")
+            raise InputError(f"no column {key!r}", _one_of(differ), key="--across")
     found = frontier(rows, across)
     if not found:
         raise InputError("no point decodes", "Give a result with points that run", file=result)
@@ -46,7 +47,7 @@ def pareto(
     if as_json:
         print_json({"frontier": found, "verdict": verdict})
         return
-    keys = [key for key in found[0] if key in differing(rows)]
+    keys = [key for key in found[0] if key in differ]
     _table(found, [*keys, "user_tokens_per_s", "gpu_tokens_per_s", "measured_frac", "point"])
     print(*verdict, sep="\n")
 
@@ -61,8 +62,8 @@ def breakeven(
     from essim.simulate.breakeven import break_even, turns
     from reports import terminal as show
 
-    rows = _rows(result)
-    x, y = (_axis(rows, name, option) for name, option in ((x, "--x"), (y, "--y")))
+    rows, differ = _rows(result)
+    x, y = (_axis(differ, name, option) for name, option in ((x, "--x"), (y, "--y")))
     if x == y:
         raise InputError(f"{y} is both", "Name two columns", key="--x, --y")
     cells = break_even(rows, x, y)
@@ -73,7 +74,10 @@ def breakeven(
     if as_json:
         print_json({"map": cells, "turns": found, "verdict": [QUALITY]})
         return
-    show.break_even(cells, x, y)
+    settings = list(dict.fromkeys(cell["setting"] for cell in cells))
+    show.break_even([cell for cell in cells if cell["setting"] in settings[:_MOST_MAPS]], x, y)
+    if len(settings) > _MOST_MAPS:
+        print(f"{_MOST_MAPS} of {len(settings)} maps shown; --json has all of them.")
     _table(found, [y, "pays"])
     print(QUALITY)
 
@@ -92,9 +96,8 @@ def diff(
     """Lay two results side by side: what changed, largest first, and what may be why."""
     from essim.results.diff import diff as compared
     from essim.results.diff import manifest_changes
-    from essim.results.reading import read_result
 
-    mine, theirs = read_result(before), read_result(after)
+    mine, theirs = (_read(path, column, "reason", "price_sources") for path in (before, after))
     found = compared(mine.rows, theirs.rows, column)
     made = [*found.apart]
     if len(mine.manifests) == len(theirs.manifests) == 1:
@@ -111,30 +114,37 @@ def diff(
         raise typer.Exit(1)
 
 
-def _rows(result: Path) -> list[ResultRow]:
-    """Return a result's rows, at least one."""
+def _rows(result: Path) -> tuple[list[ResultRow], list[str]]:
+    """Return a result's rows, at least one, and the columns that tell them apart."""
+    from essim.results.columns import differing
+
+    numbers = ("decode_tokens_per_s", "decode_gain_frac", "gain_over_dense_frac", "measured_frac")
+    rows = _read(result, *numbers).rows
+    return rows, differing(rows)
+
+
+def _read(path: Path, *columns: str) -> Result:
+    """Return what tells a result's points apart, and some of its columns; it has a row."""
+    from essim.results.columns import COLUMNS, FIELDS
     from essim.results.reading import read_result
 
-    rows = read_result(result).rows
-    if not rows:
-        raise InputError("there is no row", "Give a result with points", file=result)
-    return rows
+    known = [column for column in columns if column in COLUMNS]
+    found = read_result(path, (*FIELDS, *known, "settings"))
+    if not found.rows:
+        raise InputError("there is no row", "Give a result with points", file=path)
+    return found
 
 
-def _axis(rows: Sequence[ResultRow], name: str, option: str) -> str:
+def _axis(differ: Sequence[str], name: str, option: str) -> str:
     """Return the column that a name or a dotted key means, one that differs."""
-    from essim.results.columns import differing
-
     for column in (name, name.split(".")[-1]):
-        if column in differing(rows) and column != "routing":
+        if column in differ and column != "routing":
             return column
-    raise InputError(f"{name!r} does not differ in this result", _list(rows), key=option)
+    raise InputError(f"{name!r} does not differ in this result", _one_of(differ), key=option)
 
 
-def _list(rows: Sequence[ResultRow]) -> str:
-    from essim.results.columns import differing
-
-    return f"One of: {', '.join(key for key in differing(rows) if key != 'routing') or 'none'}"
+def _one_of(differ: Sequence[str]) -> str:
+    return f"One of: {', '.join(key for key in differ if key != 'routing') or 'none'}"
 
 
 def _table(rows: Sequence[Row], keys: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from essim.errors import InputError
@@ -79,10 +80,14 @@ def diff(
         raise InputError("there is no row", key="after" if before else "before")
     both = (*before, *after)
     extra = [key for key in {**before[0], **after[0]} if key not in COLUMNS]
-    fields = [*extra, *FIELDS]
-    apart = [row for key in fields if (row := _apart(before, after, key))]
-    told = {str(row["key"]) for row in apart}
-    keys = [key for key in fields if key not in told and len({plain(r, key) for r in both}) > 1]
+    values = {k: (_values(before, k), _values(after, k)) for k in (*extra, *FIELDS)}
+    apart: list[Row] = []
+    keys: list[str] = []
+    for key, (one, other) in values.items():
+        if len(one) == len(other) == 1 and one != other:
+            apart.append({"key": key, "before": one.pop(), "after": other.pop()})
+        elif len(one | other) > 1:
+            keys.append(key)
     mine, theirs = _by_point(before, keys, "before"), _by_point(after, keys, "after")
     common = [(own, theirs[key]) for key, own in mine.items() if key in theirs]
     if not common:
@@ -96,8 +101,9 @@ def diff(
 
 def _follows_routing(rows: Sequence[ResultRow], key: str) -> bool:
     """Return whether a setting of the routing is the same for all points of a routing."""
-    values = {(row["routing"], plain(row, key)) for row in rows}
-    return key in _OF_ROUTING and len(values) == len({row["routing"] for row in rows})
+    if key not in _OF_ROUTING:
+        return False
+    return len({(row["routing"], row.get(key)) for row in rows}) == len(_values(rows, "routing"))
 
 
 def manifest_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Row]:
@@ -118,12 +124,9 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{key}", str(value)
 
 
-def _apart(before: Sequence[ResultRow], after: Sequence[ResultRow], key: str) -> Row | None:
-    """Return what sets the results apart in a column, None if nothing does."""
-    mine, theirs = ({plain(row, key) for row in rows} for rows in (before, after))
-    if len(mine) != 1 or len(theirs) != 1 or mine == theirs:
-        return None
-    return {"key": key, "before": mine.pop(), "after": theirs.pop()}
+def _values(rows: Sequence[ResultRow], key: str) -> set[Any]:
+    """Return what rows have in a column."""
+    return {row.get(key) for row in rows}
 
 
 def _by_point(
@@ -131,7 +134,7 @@ def _by_point(
 ) -> dict[tuple[object, ...], ResultRow]:
     found: dict[tuple[object, ...], ResultRow] = {}
     for row in rows:
-        key = tuple(plain(row, name) for name in keys)
+        key = tuple([row.get(name) for name in keys])
         if key in found:
             where = ", ".join(f"{n} {v}" for n, v in zip(keys, key, strict=True) if v is not None)
             raise InputError(f"a point is there twice: {where or 'one alone'}", key=side)
@@ -189,6 +192,7 @@ def _sources(pairs: Sequence[tuple[ResultRow, ResultRow]]) -> list[Row]:
     ]
 
 
+@cache
 def _by_kind(text: str | None) -> dict[str, str]:
     """Return the source of each op kind."""
     sources = PriceSources.read(text or "").kinds

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,12 +31,15 @@ class Sheet:
         Each with its line, None in Parquet.
     manifest
         What the file came from; empty where it does not say.
+    kinds
+        What cells are already, by column: finite numbers or text. Of CSV nothing is known.
     """
 
     file: Path
     header: Sequence[str]
-    rows: Sequence[tuple[int | None, Mapping[str, object]]]
+    rows: Sequence[tuple[int | None, Mapping[str, Any]]]
     manifest: Mapping[str, Any]
+    kinds: Mapping[str, type] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,15 @@ def read_result(path: Path, columns: Sequence[str] = tuple(COLUMNS)) -> Result:
     sheets = read_sheets(path, SWEEP_HINT, [*required, *kinds])
     rows: list[dict[str, Any]] = []
     swept: dict[str, None] = {}
+    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
     for sheet in sheets:
         for line, row in typed(sheet, required, SWEEP_HINT, kinds):
             settings = _settings(row.get("settings"), sheet.file, line)
             swept |= dict.fromkeys(settings)
-            rows.append(settings | dict.fromkeys(COLUMNS) | row)
-    whole = [dict.fromkeys(swept) | row for row in rows]
-    return Result(cast(list[ResultRow], whole), [sheet.manifest for sheet in sheets])
+            rows.append(settings | empty | row)
+    if swept:
+        rows = [dict.fromkeys(swept) | row for row in rows]
+    return Result(cast(list[ResultRow], rows), [sheet.manifest for sheet in sheets])
 
 
 def _settings(text: object, file: Path, line: int | None) -> dict[str, Any]:
@@ -151,13 +156,14 @@ def typed(
         if column not in sheet.header:
             raise InputError(f"there is no column {column!r}", hint, file=sheet.file)
     wanted = {**columns, **{key: kind for key, kind in optional.items() if key in sheet.header}}
+    loose = {k: own for k, own in wanted.items() if above_zero or sheet.kinds.get(k) is not own}
     for line, row in sheet.rows:
         # How csv.DictReader shows cells that are too many, or missing; Parquet has no lines.
         if line is not None and (None in row or None in row.values()):
             message = f"a row without {len(sheet.header)} cells"
             raise InputError(message, hint, file=sheet.file, line=line)
-        found: Row = {}
-        for key, kind in wanted.items():
+        found: Row = {key: row[key] for key in wanted}
+        for key, kind in loose.items():
             found[key] = _value(row[key], kind, above_zero)
             if found[key] is None and row[key] not in (None, ""):
                 what = {int: "a count", float: "a finite number"}[kind]
@@ -197,6 +203,7 @@ def _csv(file: Path) -> Sheet:
 def _parquet(file: Path, hint: str, columns: Sequence[str] | None) -> Sheet:
     try:
         import pyarrow as pa
+        import pyarrow.compute as pc
         import pyarrow.parquet as pq
     except ImportError:
         raise AbsentError("Parquet needs pyarrow", "pip install pyarrow") from None
@@ -209,7 +216,14 @@ def _parquet(file: Path, hint: str, columns: Sequence[str] | None) -> Sheet:
     except (pa.ArrowInvalid, OSError):
         raise InputError("is no Parquet file", hint, file=file) from None
     about = json.loads((schema.metadata or {}).get(b"essim", b"{}"))
-    return Sheet(file, table.column_names, [(None, row) for row in table.to_pylist()], about)
+    known = {pa.string(): str, pa.int64(): int, pa.float64(): float}
+    for i, own in enumerate(table.schema):
+        if own.type == pa.float64():
+            finite = pc.if_else(pc.is_finite(table.column(i)), table.column(i), None)
+            table = table.set_column(i, own.name, finite)
+    kinds = {own.name: known[own.type] for own in table.schema if own.type in known}
+    rows = [(None, row) for row in table.to_pylist()]
+    return Sheet(file, table.column_names, rows, about, kinds)
 
 
 def read_json(file: Path) -> dict[str, Any]:
