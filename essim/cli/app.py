@@ -118,7 +118,7 @@ def sweep(
     about = _manifest(file, set_, simulator, points)
     files = {} if out is None else result_files(rows, out, about)
     if html is not None:
-        files[html] = pages.sweep(base, rows, verdict, about, cells, axes, points)
+        files[html] = pages.sweep(base, rows, verdict, about, cells, axes)
     write_files(files)
     if as_json:
         said = {"verdict": verdict.sentences, "more": verdict.more}

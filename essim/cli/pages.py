@@ -29,7 +29,6 @@ def sweep(
     about: dict[str, Any],
     cells: list[Row],
     axes: tuple[str, str] | None,
-    points: Sequence[Scenario],
 ) -> bytes:
     """Return the page of a sweep: verdict, curves, break-even maps, table, sources."""
     from reports.maps import break_even_maps
@@ -41,7 +40,7 @@ def sweep(
     sentences, more, baseline = verdict.sentences, verdict.more, base.compare.baseline
     blocks = sweep_blocks(rows, sentences, baseline, about, by, more)
     if axes:
-        choices = _by_routing(points, rows, axes, cells)
+        choices = _by_routing(rows, axes, cells)
         maps = [Chart(figure) for figure in break_even_maps(choices, *axes)]
         at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
         blocks[at:at] = [Heading("Break-even"), *maps]
@@ -49,17 +48,17 @@ def sweep(
 
 
 def _by_routing(
-    points: Sequence[Scenario], rows: Sequence[ResultRow], axes: tuple[str, str], best: list[Row]
+    rows: Sequence[ResultRow], axes: tuple[str, str], best: list[Row]
 ) -> dict[str, dict[str | None, list[Row]]]:
     """Return the cells of each gain's map: of the best routing (None), and of each one alone."""
 
     def cells(routing: str, besides: bool) -> list[Row]:
         own = [
-            (point, row)
-            for point, row in zip(points, rows, strict=True)
+            row
+            for row in rows
             if row["routing"] == routing or (besides and row["anchor"] in (None, "target"))
         ]
-        return break_even([point for point, _ in own], [row for _, row in own], *axes)
+        return break_even(own, *axes)
 
     anchors = {row["routing"]: row["anchor"] for row in rows if row["routing"] != "none"}
     early = [routing for routing, anchor in anchors.items() if anchor not in (None, "target")]
