@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from essim.results.reading import Result
 
 ResultArg = Annotated[Path, typer.Argument(help="What essim sweep wrote: a file or a folder.")]
-QUALITY = "Output quality is not modelled."
 # Longer tables are cut.
 _MOST_ROWS = 30
 _MOST_MAPS = 4
@@ -33,7 +32,9 @@ def pareto(
     as_json: JsonOption = False,
 ) -> None:
     """Show which points nothing beats: tokens/s for a user against tokens/s for a GPU."""
+    from essim.results.notes import QUALITY_NOTE
     from essim.results.pareto import frontier
+    from reports.console import say
 
     rows, differ = _rows(result)
     for key in across:
@@ -43,13 +44,13 @@ def pareto(
     if not found:
         raise InputError("no point decodes", "Give a result with points that run", file=result)
     runs = sum(bool(row["decode_tokens_per_s"]) for row in rows)
-    verdict = [f"Nothing beats {len(found)} of {runs} points that run.", QUALITY]
+    verdict = [f"Nothing beats {len(found)} of {runs} points that run.", QUALITY_NOTE]
     if as_json:
         print_json({"frontier": found, "verdict": verdict})
         return
     keys = [key for key in found[0] if key in differ]
     _table(found, [*keys, "user_tokens_per_s", "gpu_tokens_per_s", "measured_frac", "point"])
-    print(*verdict, sep="\n")
+    say(*verdict)
 
 
 def breakeven(
@@ -59,8 +60,10 @@ def breakeven(
     as_json: JsonOption = False,
 ) -> None:
     """Map where early routing pays over two columns of a result, and where it stops to."""
+    from essim.results.notes import QUALITY_NOTE
     from essim.simulate.breakeven import break_even, turns
     from reports import terminal as show
+    from reports.console import say
 
     rows, differ = _rows(result)
     x, y = (_axis(differ, name, option) for name, option in ((x, "--x"), (y, "--y")))
@@ -72,14 +75,14 @@ def breakeven(
         raise InputError("nothing routes early beside what waits", hint, file=result)
     found = turns(cells, x, y)
     if as_json:
-        print_json({"map": cells, "turns": found, "verdict": [QUALITY]})
+        print_json({"map": cells, "turns": found, "verdict": [QUALITY_NOTE]})
         return
     settings = list(dict.fromkeys(cell["setting"] for cell in cells))
     show.break_even([cell for cell in cells if cell["setting"] in settings[:_MOST_MAPS]], x, y)
     if len(settings) > _MOST_MAPS:
         print(f"{_MOST_MAPS} of {len(settings)} maps shown; --json has all of them.")
     _table(found, [y, "pays"])
-    print(QUALITY)
+    say(QUALITY_NOTE)
 
 
 def diff(
@@ -96,6 +99,7 @@ def diff(
     """Lay two results side by side: what changed, largest first, and what may be why."""
     from essim.results.diff import diff as compared
     from essim.results.diff import manifest_changes
+    from reports.console import say
 
     mine, theirs = (_read(path, column, "reason", "price_sources") for path in (before, after))
     found = compared(mine.rows, theirs.rows, column)
@@ -108,7 +112,7 @@ def diff(
         print_json({"made": made, **parts, "verdict": verdict})
     else:
         _show_diff(found, made, column)
-        print(*verdict, sep="\n")
+        say(*verdict)
     if tolerance is not None and found.largest_frac > tolerance:
         print(f"the largest change is past {tolerance:.2%}", file=sys.stderr)
         raise typer.Exit(1)

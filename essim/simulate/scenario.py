@@ -132,7 +132,8 @@ def schema() -> dict[str, Any]:
     """Return the JSON schema of a scenario file, for editors: all that a file may write.
 
     A file may write more than a `Scenario` has, since presets are expanded first: a model by
-    name, by path or from ``preset:``, a routing by name, dense attention without one.
+    name, by path or from ``preset:``, a routing by name, none for dense attention or where it is
+    swept.
     """
     result = Scenario.model_json_schema()
     properties, definitions = result["properties"], result["$defs"]
@@ -146,6 +147,7 @@ def schema() -> dict[str, Any]:
     for kind in properties["selector"]["discriminator"]["mapping"].values():
         definitions[kind.rsplit("/", 1)[-1]].setdefault("required", []).append("kind")
     result["required"].remove("routing")
-    dense = {"properties": {"kind": {"const": "dense"}}}
-    result |= {"if": {"properties": {"selector": dense}}, "else": {"required": ["routing"]}}
+    dense = {"properties": {"selector": {"properties": {"kind": {"const": "dense"}}}}}
+    swept = {"properties": {"sweep": {"required": ["routing"]}}, "required": ["sweep"]}
+    result["anyOf"] = [dense, swept, {"required": ["routing"]}]
     return result
