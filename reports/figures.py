@@ -15,7 +15,7 @@ from essim.results.column import AnyRow, Column, Rows
 from essim.results.tables import column
 from reports.axes import axis_title, fixed_texts, groups, is_count, place_text, places
 from reports.palette import NEUTRAL
-from reports.series import Series, hover_text, series_of, value_of
+from reports.series import Series, hover, series_of, value_of
 
 Metric: TypeAlias = Literal["decode", "output"]
 
@@ -101,6 +101,7 @@ def _axis(prefix: str, i: int) -> str:
 
 
 def _line(series: Series, shown: Column, panel: int) -> Scatter:
+    texts, template = hover(series.name, series.rows)
     return Scatter(
         x=list(series.xs),
         y=series.values(shown),
@@ -113,8 +114,8 @@ def _line(series: Series, shown: Column, panel: int) -> Scatter:
         line={"color": series.look.colour, "width": 2, "dash": series.dash},
         marker={"color": series.look.colour, "symbol": series.look.symbol, "size": 9},
         error_y=_bars(series, shown),
-        hovertext=[hover_text(series.name, row) for row in series.rows],
-        hovertemplate="%{hovertext}<extra></extra>",
+        customdata=texts,
+        hovertemplate=template,
     )
 
 

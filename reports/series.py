@@ -82,17 +82,41 @@ def series_of(rows: Rows, group: Rows, axis: str, by: Sequence[str]) -> list[Ser
     return lines
 
 
-def hover_text(name: str, row: AnyRow | None) -> str:
-    """Return every number of a point with its unit, and where the prices come from."""
-    if row is None:
-        return ""
-    known = (column(key) for key in _HOVER)
-    texts = ((c.heading, c.shown.text_with_unit(row.get(c.name))) for c in known)
-    lines = [f"{label}: {text}" for label, text in texts if text != MISSING]
+def hover(name: str, rows: Sequence[AnyRow | None]) -> tuple[list[list[str]], str]:
+    """Return what plotly calls ``customdata`` and ``hovertemplate`` of a line.
+
+    Every number of a point is shown with its unit, and where the prices come from. What is the
+    same at all points is in the template alone: these texts are most of a large page.
+    """
+    points = [_texts(name, row) if row else {} for row in rows]
+    known = [point for point in points if point]
+    lines: list[str] = []
+    changing: list[str] = []
+    for label in known[0] if known else ():
+        texts = {point[label] for point in known}
+        if texts == {MISSING}:
+            continue
+        if len(texts) == 1:
+            lines.append(label + texts.pop())
+        else:
+            lines.append(f"{label}%{{customdata[{len(changing)}]}}")
+            changing.append(label)
+    data = [[point.get(label, "") for label in changing] for point in points]
+    return data, "<br>".join(lines) + "<extra></extra>"
+
+
+def _texts(name: str, row: AnyRow) -> dict[str, str]:
+    """Return the lines about a point: what each starts with, and how it goes on."""
     sources = textwrap.wrap(f"prices {row.get('price_sources') or 'not given'}", 60)
     engine = f"engine {row.get('engine')}, seed {row.get('seed')}"
-    text = [html.escape(line) for line in (*lines, *sources, engine)]
-    return "<br>".join([f"<b>{html.escape(name)}, batch {row.get('batch')}</b>", *text])
+    return {
+        "<b>": f"{html.escape(name)}, batch {row.get('batch')}</b>",
+        **{
+            f"{html.escape(shown.heading)}: ": shown.shown.text_with_unit(row.get(shown.name))
+            for shown in map(column, _HOVER)
+        },
+        "": "<br>".join(html.escape(line) for line in (*sources, engine)),
+    }
 
 
 def _name(key: tuple[object, ...], by: Sequence[str], several: bool) -> str:

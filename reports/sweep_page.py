@@ -26,6 +26,8 @@ _RESULTS = (
     *("gpu_busy_frac", "cpu_busy_frac", "kv_bytes", "summary_gpu_bytes", "summary_cpu_bytes"),
     *("max_batch", "measured_frac"),
 )
+# A browser takes long to lay out a longer table.
+_MOST_ROWS = 1000
 _MEANINGS = {
     "measured": "timed on the profile's hardware at this size",
     "interpolated": "between sizes timed on the profile's hardware",
@@ -77,8 +79,11 @@ def sweep_blocks(
     for own in by_batch(cast(Sequence[ResultRow], rows), [baseline] * len(rows)):
         table = Table(own.rows, list(own.rows[0]))
         blocks += [Heading("Routings by batch"), Paragraph(f"{own.title}."), table]
-    others = [gains_over_others(row, baseline) for row in rows]
+    others = [gains_over_others(row, baseline) for row in rows[:_MOST_ROWS]]
     blocks += [Heading("Results"), Table(others, _columns(rows, by))]
+    if len(rows) > _MOST_ROWS:
+        text = f"The first {_MOST_ROWS:,} of {len(rows):,} points; --out writes all of them."
+        blocks.append(Paragraph(text, "note"))
     blocks += [Heading("Where the numbers come from"), *_sources(rows, manifest)]
     blocks.append(Details("Versions and digests", [Table(list(flat(manifest)), ["key", "value"])]))
     return blocks

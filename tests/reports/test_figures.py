@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from plotly.graph_objects import Scatter
 
 from reports.axes import axes_of
 from reports.figures import curves
@@ -58,7 +60,7 @@ def test_percentiles_are_bars(few: list[Row]) -> None:
     bars_alone = curves(alone, "gpu-target", "output_tokens")[0]
     assert bars_alone.data[0].error_y.arrayminus == (20.0, 10.0)
     assert "Bars: 5th to 95th percentile." in bars_alone.layout.meta["notes"][0]
-    hover = figure.data[1].hovertext[0]
+    hover = hover_of(figure.data[1])
     assert "decode gain, 5th percentile: +4.00 %" in hover
     assert "decode throughput, 95th percentile: 230.0 tokens/s" in hover
 
@@ -311,6 +313,13 @@ def test_each_value_of_the_other_axes_has_its_figures(few: list[Row]) -> None:
     assert len(curves(rows, "gpu-target", "batch")) == 4
 
 
+def hover_of(line: Scatter, point: int = 0) -> str:
+    """Return what is shown at a point of a line."""
+    texts = line.customdata[point]
+    shown = re.sub(r"%{customdata\[(\d+)\]}", lambda m: texts[int(m[1])], line.hovertemplate)
+    return shown.removesuffix("<extra></extra>")
+
+
 def test_hover_shows_numbers_units_and_sources(few: list[Row]) -> None:
     few[4] |= {
         "output_tokens_per_s": 45.678,
@@ -327,7 +336,7 @@ def test_hover_shows_numbers_units_and_sources(few: list[Row]) -> None:
         "summary_cpu_bytes": 2**26,
         "price_sources": "measured: gemm; roofline: <rope>",
     }
-    text = curves(few, "gpu-target", "output_tokens")[0].data[1].hovertext[0]
+    text = hover_of(curves(few, "gpu-target", "output_tokens")[0].data[1])
     assert text.split("<br>") == [
         "<b>cpu-mid, batch 1</b>",
         "output length: 128 tokens",
@@ -342,6 +351,7 @@ def test_hover_shows_numbers_units_and_sources(few: list[Row]) -> None:
         "time per output token: 4.545 ms",
         "exposed routing per step: 12.3 us",
         "GPU busy: 97.0 %",
+        "CPU busy: –",
         "KV cache: 5.000 GiB",
         "K-summary on the GPU: 0.000 GiB",
         "K-summary on the CPU: 0.062 GiB",

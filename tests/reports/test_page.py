@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from plotly.graph_objects import Figure, Scatter
-from plotly.offline import get_plotlyjs
 
 from reports.figures import curves
-from reports.page import Block, Chart, Details, Heading, Paragraph, Table, render
+from reports.page import Block, Chart, Details, Heading, Paragraph, Table, plotly_script, render
 from reports.sweep_page import sweep_blocks
 
 Row = dict[str, object]
@@ -24,7 +23,7 @@ def page(tmp_path: Path, blocks: list[Block], title: str = "A sweep") -> str:
     """Write a page and return it without plotly's script."""
     path = tmp_path / "page.html"
     path.write_text(render(title, blocks))
-    return path.read_text(encoding="utf-8").replace(get_plotlyjs(), "PLOTLY")
+    return path.read_text(encoding="utf-8").replace(plotly_script(), "PLOTLY")
 
 
 def figures_in(text: str) -> list[dict[str, object]]:
