@@ -1,0 +1,1 @@
+"""Reading a checkpoint: a GGUF file, or a folder with safetensors."""
