@@ -1,0 +1,1 @@
+"""Texts to measure on: domains by name."""
