@@ -19,7 +19,7 @@ ROOMS = {
         *("errors", "text", "model", "hardware", "methods", "step", "engines"),
         *("results", "simulate", "validate", "reports", "api", "cli"),
     ],
-    "measure": ["harness", "kernels", "tables", "decode", "studies"],
+    "measure": ["harness", "kernels", "tables", "decode", "studies", "fidelity"],
 }
 ROW = 24
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from essim.cli.fidelity import fidelity
 from essim.cli.figure2 import figure2
 from essim.cli.options import (
     Commands,
@@ -185,7 +186,7 @@ def measure(
     print(f"\nNext: {next_command(written)}")
 
 
-for _command in (figure2, compare, validate, pareto, breakeven, diff):
+for _command in (fidelity, figure2, compare, validate, pareto, breakeven, diff):
     app.command()(shows_errors(_command))
 app.add_typer(profile_commands, name="profile")
 

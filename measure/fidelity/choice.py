@@ -62,9 +62,7 @@ def measure_choices(
     channels
         r of the signed top-r recall.
     """
-    layers = [
-        _Layer(maker, dense, index, stride) for index in range(1, maker.model.sizes.layers)
-    ]
+    layers = [_Layer(maker, dense, index, stride) for index in range(1, maker.model.sizes.layers)]
     found = Choices()
     by_query: dict[str, list[dict[str, Tensor]]] = {}
     by_setting: dict[str, list[dict[str, Tensor]]] = {}
@@ -161,7 +159,7 @@ class _Layer:
     def _measured(self, choice: Choice, real: Choice, oracle: Tensor) -> dict[str, Tensor]:
         attended = choice.attended
         both = (choice.routed & real.routed).sum(-1)
-        held = (attended.unflatten(0, (-1, max(1, len(attended) // len(oracle)))) & oracle[:, None])
+        held = attended.unflatten(0, (-1, max(1, len(attended) // len(oracle)))) & oracle[:, None]
         return {
             "mass": _mass(self.truth, attended),
             "oracle_mass": _mass(self.truth, oracle),
@@ -173,9 +171,11 @@ class _Layer:
 def _mass(truth: Tensor, attended: Tensor) -> Tensor:
     """Return the attention [H, T] on what is attended to."""
     if len(attended) == 1:
-        return (truth * attended).sum(-1)
+        whole: Tensor = (truth * attended).sum(-1)
+        return whole
     grouped = truth.unflatten(0, (len(attended), -1))
-    return (grouped * attended[:, None]).sum(-1).flatten(0, 1)
+    held: Tensor = (grouped * attended[:, None]).sum(-1)
+    return held.flatten(0, 1)
 
 
 def _signed_top(query: Tensor, groups: int, channels: int) -> Tensor:

@@ -25,7 +25,14 @@ _LAST = (
 )
 _THINGS = (
     *("a brass lamp", "two maps", "an old violin", "a silver key", "three letters", "a red coat"),
-    *("a clay jar", "a wool blanket", "some coins", "a broken watch", "a green bottle", "a compass"),
+    *(
+        "a clay jar",
+        "a wool blanket",
+        "some coins",
+        "a broken watch",
+        "a green bottle",
+        "a compass",
+    ),
 )
 
 

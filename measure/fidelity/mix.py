@@ -15,7 +15,7 @@ Gaps = Mapping[str, NDArray[np.floating]]
 
 
 def assignment(gaps: Sequence[NDArray[np.floating]], tau: float) -> list[str]:
-    """Return ``in`` where mass(Mid) - mass(In), the mean over profiles, is at most tau, else ``mid``.
+    """Return ``in`` where the mean of mass(Mid) - mass(In) is at most tau, else ``mid``.
 
     Parameters
     ----------

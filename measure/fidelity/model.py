@@ -78,16 +78,14 @@ class Model:
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         """Return log probabilities of the next token, [T, vocabulary]."""
-        logits = functional.linear(
-            self.normed(hidden, self.checkpoint.norm), self.checkpoint.head
-        )
+        logits = functional.linear(self.normed(hidden, self.checkpoint.norm), self.checkpoint.head)
         return functional.log_softmax(logits, dim=-1)
 
 
 def probabilities(query: Tensor, keys: Tensor, allowed: Tensor) -> Tensor:
-    """Return attention [H, T, S] of queries over keys [G, S, D] where `allowed` ([*, T, S]) is true.
+    """Return attention [H, T, S] of queries over keys [G, S, D], none where not `allowed`.
 
-    `allowed` has a first axis of H, of G or of 1.
+    `allowed` is [*, T, S], its first axis H, G or 1.
     """
     heads, count, dim = query.shape
     grouped = query.reshape(len(keys), -1, dim)

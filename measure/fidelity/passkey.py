@@ -1,4 +1,4 @@
-"""A passkey in a long text: is it found again when decode attends to a few tokens?
+"""A passkey in a long text: whether it is found again when decode attends to a few tokens.
 
 The question and the answer are decoded with sparse attention; the text before is a dense prefill.
 The answer is exact if each of its tokens is the most likely one after those before it, which is

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from essim.results.column import Row
 from measure.fidelity.decode import Decoded, Setting
 from measure.fidelity.statistics import block_error
 from measure.fidelity.trajectory import Trajectory
-
-from essim.results.column import Row
 
 
 @dataclass(frozen=True)

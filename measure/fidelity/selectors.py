@@ -138,7 +138,7 @@ class RocketKV(Selector):
     def _newest(scored: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Return the score of each position's own page, [H, T]; NaN where nothing is in it."""
         by_group = scored.unflatten(1, (len(low), -1))
-        scores = (by_group[0] * high[:, None] + by_group[1] * low[:, None]).sum(-1)
+        scores: Tensor = (by_group[0] * high[:, None] + by_group[1] * low[:, None]).sum(-1)
         return scores.flatten(0, 1)
 
 
@@ -161,9 +161,7 @@ class Quest(Selector):
         eligible = index < (positions // self.page)[:, None]
         by_head = scores.view(len(query), len(positions), -1)
         pages = best(by_head, budget // self.page - 1, eligible)
-        return Choice(
-            tokens_of(pages, self.page, keys.shape[1]), _kept(positions, keys, self.page)
-        )
+        return Choice(tokens_of(pages, self.page, keys.shape[1]), _kept(positions, keys, self.page))
 
 
 @dataclass(frozen=True)
@@ -239,5 +237,5 @@ def principal_directions(keys: Tensor, rank: int) -> Tensor:
 
     Loki keeps keys in this basis, so it is not centred: q k is what is approximated.
     """
-    _, vectors = torch.linalg.eigh(torch.bmm(keys.transpose(1, 2), keys))
+    vectors: Tensor = torch.linalg.eigh(torch.bmm(keys.transpose(1, 2), keys))[1]
     return vectors.flip(-1)[..., :rank].contiguous()

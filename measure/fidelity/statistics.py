@@ -30,11 +30,14 @@ def interval(values: NDArray[np.floating]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def trend(positions: NDArray[np.floating], values: NDArray[np.floating]) -> tuple[float, ...]:
+def trend(
+    positions: NDArray[np.floating], values: NDArray[np.floating]
+) -> tuple[float, float, float]:
     """Return the least-squares slope of flat values over positions, and its 95 % interval."""
     source = np.random.default_rng(0)
     draws = source.integers(0, len(values), (_DRAWS, len(values)))
     x, y = positions[draws], values[draws]
     x, y = x - x.mean(1, keepdims=True), y - y.mean(1, keepdims=True)
     slopes = (x * y).sum(1) / (x * x).sum(1)
-    return float(np.polyfit(positions, values, 1)[0]), *map(float, np.percentile(slopes, [2.5, 97.5]))
+    low, high = np.percentile(slopes, [2.5, 97.5])
+    return float(np.polyfit(positions, values, 1)[0]), float(low), float(high)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,7 +74,8 @@ def run_study(options: Options, tell: Tell) -> Study:
     checkpoint, tokens = read_model(options.model)
     model, count = on_device(checkpoint, options.device), len(options.domains)
     shape = model.sizes
-    plan = make_plan(options, shape.hidden, shape.head_dim, lambda: fit_loki(model, tokens, options))
+    loki = partial(fit_loki, model, tokens, options)
+    plan = make_plan(options, shape.hidden, shape.head_dim, loki)
     study = Study(options, checkpoint, plan)
     runs: dict[str, Trajectory] = {}
     for done, domain in enumerate(options.domains):
@@ -127,4 +129,3 @@ def _find_passkeys(study: Study, model: Model, tokens: Tokens, tell: Tell) -> No
     for done, question in enumerate(asked):
         tell("passkeys", done, len(asked))
         study.passkeys += passkey.score(Maker(model, study.mix), question, settings)
-

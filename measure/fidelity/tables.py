@@ -35,9 +35,7 @@ def layer_rows(study: Study) -> list[Row]:
     return rows
 
 
-def _by_layer(
-    domain: str, of: Row, measures: Measures, names: tuple[str, ...]
-) -> Iterator[Row]:
+def _by_layer(domain: str, of: Row, measures: Measures, names: tuple[str, ...]) -> Iterator[Row]:
     """Yield a row a layer, means over heads and positions."""
     means = {f"{name}_frac": measures[name].mean(axis=(1, 2)) for name in names}
     for index in range(len(next(iter(means.values())))):
@@ -86,11 +84,12 @@ def position_rows(study: Study) -> list[Row]:
                 flat = values[:, part].ravel()
                 low, high = interval(flat)
                 middle = float(at[part].mean())
-                measured = {"mean": float(flat.mean()), "low": low, "high": high}
-                rows.append({"measure": name, "query": query.kind, "position": middle} | measured)
+                measured: Row = {"mean": float(flat.mean()), "low": low, "high": high}
+                of: Row = {"measure": name, "query": query.kind, "position": middle}
+                rows.append(of | measured)
             slope = trend(np.tile(at, len(values)).astype(float), values.ravel())
-            ends = dict(zip(("mean", "low", "high"), slope, strict=True))
-            rows.append({"measure": f"{name} slope", "query": query.kind, "position": None} | ends)
+            ends: Row = dict(zip(("mean", "low", "high"), slope, strict=True))
+            rows.append(ends | {"measure": f"{name} slope", "query": query.kind})
     return rows
 
 
@@ -128,10 +127,8 @@ def quality_rows(study: Study) -> list[Row]:
     parts = {_ALL: domains} | ({d: [d] for d in domains} if len(domains) > 1 else {})
     for label, within in parts.items():
         dense = float(np.exp(np.mean([study.dense_loss[domain] for domain in within])))
-        rows.append(
-            {"domain": label, "selector": "dense", "perplexity": dense, "loss_nats": 0.0}
-            | {"kl_nats": 0.0, "top1_agreement_frac": 1.0}
-        )
+        whole: Row = {"domain": label, "selector": "dense", "perplexity": dense}
+        rows.append(whole | {"loss_nats": 0.0, "kl_nats": 0.0, "top1_agreement_frac": 1.0})
         rows += [_setting_row(study, setting, within, label) for setting in study.plan.decodes]
     for row, name in zip(rows, ["dense", *(s.name for s in study.plan.decodes)], strict=False):
         row["passkey_frac"] = keys.get(name)
@@ -155,4 +152,5 @@ def _of_query(query: Query) -> Row:
 def _of_setting(setting: Setting) -> Row:
     routed = setting.query if setting.selector.routes else None
     of: Row = {"query": None, "projection_rank": None} if routed is None else _of_query(routed)
-    return {"selector": setting.selector.name, "budget_tokens": setting.budget} | of
+    named: Row = {"selector": setting.selector.name, "budget_tokens": setting.budget}
+    return named | of

@@ -61,7 +61,7 @@ def run_dense(model: Model, tokens: Tensor, decoded: int) -> Trajectory:
         queries = model.query(layer, hidden, positions)
         keys, values = model.keys_values(layer, hidden, positions)
         attended = functional.scaled_dot_product_attention(
-            *(x[None] for x in (queries, keys, values)), is_causal=True, enable_gqa=True
+            queries[None], keys[None], values[None], is_causal=True, enable_gqa=True
         )[0]
         hidden = model.after_attention(layer, hidden, attended)
         made.keys.append(keys.contiguous())
