@@ -25,13 +25,7 @@ def study_files(
 ) -> dict[Path, bytes]:
     """Return the files of a study by path, without the page."""
     about = manifest(study)
-    files = {
-        out / f"{name}.csv": result_files(rows, out / f"{name}.csv", {}, _columns(rows))[
-            out / f"{name}.csv"
-        ]
-        for name, rows in tables.items()
-        if rows
-    }
+    files = {out / f"{name}.csv": _csv(rows) for name, rows in tables.items() if rows}
     files[out / "manifest.json"] = (json.dumps(about, indent=2) + "\n").encode()
     files[out / "summary.md"] = "".join(f"- {text}\n" for text in sentences).encode()
     files[out / "mix.yaml"] = _mix_yaml(study).encode()
@@ -39,8 +33,12 @@ def study_files(
     return files
 
 
-def _columns(rows: Sequence[Row]) -> dict[str, Any]:
-    return {name: column(name) for name in dict.fromkeys(key for row in rows for key in row)}
+def _csv(rows: Sequence[Row]) -> bytes:
+    """Return rows as CSV, numbers to six places, without a manifest of their own."""
+    columns = {name: column(name) for name in dict.fromkeys(key for row in rows for key in row)}
+    rounded = [{key: _rounded(value, 6) for key, value in row.items()} for row in rows]
+    file = Path("rows.csv")
+    return result_files(rounded, file, {}, columns)[file]
 
 
 def manifest(study: Study) -> dict[str, Any]:
@@ -89,11 +87,13 @@ def _quality_yaml(study: Study, rows: Sequence[Row]) -> str:
     )
     whole = [row for row in rows if row["domain"] == "all" and row["selector"] != "dense"]
     lines = (
-        json.dumps({key.replace("query", "anchor"): _short(row.get(key)) for key in _OF_QUALITY})
+        json.dumps(
+            {key.replace("query", "anchor"): _rounded(row.get(key), 5) for key in _OF_QUALITY}
+        )
         for row in whole
     )
     return head + "".join(f"  - {line}\n" for line in lines)
 
 
-def _short(value: object) -> object:
-    return round(value, 5) if isinstance(value, float) else value
+def _rounded(value: object, places: int) -> object:
+    return round(value, places) if isinstance(value, float) else value
