@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -12,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from essim.errors import BadValueError
 from essim.model.shape import Count, ModelShape
 from essim.text.problems import shown
-from essim.text.yaml import Strict, nearest_hint
+from essim.text.yaml import Strict, nearest_hint, read_yaml, validate
 
 Anchor = Literal["target", "in", "mid", "mix"]
 Early = Literal["in", "mid"]
@@ -88,6 +89,8 @@ class Routing(Strict):
         Threads of the CPU router's pool.
     mix
         For anchor `mix`: `in` or `mid` for each target layer 1..L-1, in order.
+    profile
+        For anchor `mix`: the file that `mix` was read from, as `essim fidelity` writes it.
     """
 
     where: Where
@@ -98,6 +101,7 @@ class Routing(Strict):
     channels: Count | None = 32
     cpu_threads: Count = 8
     mix: list[Early] | None = None
+    profile: str | None = None
 
     @model_validator(mode="after")
     def _sensible(self) -> Routing:
@@ -108,8 +112,10 @@ class Routing(Strict):
                 f"where {self.where} with anchor {self.anchor} is refused: {refused[self.anchor]}",
                 f"Anchors for {self.where}: {allowed}",
             )
-        if self.mix is not None and self.anchor != "mix":
-            raise BadValueError(f"mix is given, but anchor is {self.anchor}", "Use anchor: mix")
+        for key in ("profile", "mix"):
+            if getattr(self, key) is not None and self.anchor != "mix":
+                message = f"{key} is given, but anchor is {self.anchor}"
+                raise BadValueError(message, "Use anchor: mix")
         return self
 
     @property
@@ -158,17 +164,61 @@ class Routing(Strict):
             return [self.anchor] * (layers - 1)
         if self.mix is not None:
             if len(self.mix) != layers - 1:
+                what = f"the profile {self.profile}" if self.profile else "mix"
                 raise BadValueError(
-                    f"mix has {len(self.mix)} entries, but {layers - 1} layers are routed",
+                    f"{what} has {len(self.mix)} entries, but {layers - 1} layers are routed",
                     "List the anchor of target layers 1, 2, ...",
                 )
             return list(self.mix)
         if layers != _MIX_LAYERS:
             raise BadValueError(
                 f"anchor mix needs a 'mix' list of {layers - 1} anchors for {layers} layers",
-                f"Only {_MIX_LAYERS}-layer models have a published default",
+                f"Only {_MIX_LAYERS}-layer models have a published default; `essim fidelity` "
+                "writes a profile",
             )
         return ["mid" if layer <= _MIX_LAST_MID_LAYER else "in" for layer in range(1, layers)]
+
+
+class MixProfile(Strict):
+    """An ES-Mix assignment as `essim fidelity` writes it.
+
+    Attributes
+    ----------
+    model
+        What it was profiled on.
+    tau
+        Mass that In may lose against Mid.
+    mix
+        As of `Routing`.
+    """
+
+    model: str
+    tau: float
+    mix: list[Early]
+
+
+def read_profile(routing: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a routing's mapping with the `mix` of its `profile`, if it names one.
+
+    Parameters
+    ----------
+    folder
+        Where a relative path starts.
+
+    Raises
+    ------
+    BadValueError
+        If both are given.
+    InputError
+        If the file is not there or no profile.
+    """
+    profile = routing.get("profile")
+    if not isinstance(profile, str) or routing.get("anchor") != "mix":
+        return routing
+    if routing.get("mix") is not None:
+        raise BadValueError("both mix and profile are given", "Delete one")
+    document = read_yaml(folder / profile)
+    return routing | {"mix": validate(MixProfile, document.data, document).mix}
 
 
 def mix_text(anchors: Sequence[str]) -> str:

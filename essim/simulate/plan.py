@@ -13,7 +13,7 @@ from typing import Any
 
 from essim.errors import BadValueError
 from essim.hardware.profile import find_profile
-from essim.methods.routing import expand_preset
+from essim.methods.routing import expand_preset, read_profile
 from essim.model.hf import expand_model
 from essim.simulate.scenario import Scenario
 from essim.text.problems import shown
@@ -29,6 +29,8 @@ from essim.text.yaml import (
 
 # A larger grid is a mistake: it would run for hours.
 _MOST_POINTS = 100_000
+# What a routing preset does not keep of the routing before.
+_OF_MIX = ("mix", "profile")
 
 
 def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, list[Scenario]]:
@@ -85,6 +87,11 @@ def _locate(data: dict[str, Any], folder: Path) -> None:
 
 def _checked(data: dict[str, Any], document: Document) -> Scenario:
     """Return the scenario, its parts checked against each other."""
+    if isinstance(data.get("routing"), dict):
+        try:
+            data = data | {"routing": read_profile(data["routing"], folder)}
+        except ValueError as error:
+            raise document.value_error(error, at=("routing",)) from None
     point = validate(Scenario, data, document)
     for key, check in (
         ("hardware", lambda: find_profile(point.hardware, Path())),
@@ -166,7 +173,7 @@ def _put(data: dict[str, Any], path: Path_, value: Any) -> None:
     if path == ("routing",) and isinstance(value, str):
         kept = node.get("routing")
         open_settings = (
-            {k: v for k, v in kept.items() if k != "mix"} if isinstance(kept, dict) else {}
+            {k: v for k, v in kept.items() if k not in _OF_MIX} if isinstance(kept, dict) else {}
         )
         value = open_settings | expand_preset(value)
     elif path == ("model",):

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from essim.errors import InputError
+import torch
+
+from essim.errors import AbsentError, InputError
 from essim.text.yaml import nearest_hint
 from measure.fidelity.decode import Setting
 from measure.fidelity.domains import DEFAULT_DOMAINS
@@ -70,6 +72,16 @@ class Options:
     depths: tuple[float, ...] = (0.1, 0.5, 0.9)
     stride: int = 5
     tau: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"no device {self.device!r}", "cpu or cuda", key="--device")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise AbsentError("there is no GPU", "Use --device cpu")
+        if self.decoded_tokens >= self.context_tokens:
+            raise InputError("must be less than --context", key="--decoded")
+        if len(set(self.domains)) < len(self.domains):
+            raise InputError("a domain is there twice", key="--domains")
 
 
 @dataclass(frozen=True)
