@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,6 @@ def from_json(file: Path) -> Tokens:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # The package raises plain Exception.
         raise InputError(f"cannot be read ({error})", file=file) from None
-    plain = tokenizer.encode("a", add_special_tokens=False).ids
-    whole = tokenizer.encode("a").ids
-    return Tokens(tokenizer, tuple(whole[: whole.index(plain[0])]))
+    whole = tokenizer.encode("a")
+    first = takewhile(lambda pair: pair[1], zip(whole.ids, whole.special_tokens_mask, strict=True))
+    return Tokens(tokenizer, tuple(id_ for id_, _ in first))
