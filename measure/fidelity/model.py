@@ -87,21 +87,24 @@ def probabilities(query: Tensor, keys: Tensor, allowed: Tensor) -> Tensor:
 
     `allowed` is [*, T, S], its first axis H, G or 1.
     """
-    heads, count, dim = query.shape
-    grouped = query.reshape(len(keys), -1, dim)
-    scores = torch.bmm(grouped, keys.transpose(1, 2)).view(heads, count, -1)
-    scores *= 1.0 / math.sqrt(dim)
-    if len(allowed) not in (1, heads):
-        allowed = allowed.repeat_interleave(heads // len(allowed), dim=0)
-    return functional.softmax(scores.masked_fill_(~allowed, -math.inf), dim=-1)
+    grouped, mask = query.unflatten(0, (len(keys), -1)), _by_group(allowed, len(keys))
+    scores = (grouped / math.sqrt(query.shape[-1])) @ keys[:, None].transpose(2, 3)
+    return functional.softmax(scores.masked_fill_(~mask, -math.inf), dim=-1).flatten(0, 1)
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor, allowed: Tensor) -> Tensor:
-    """Return the attention output [H, T, D] over what `allowed` lets through."""
-    weights = probabilities(query, keys, allowed)
-    heads, count, _ = query.shape
-    grouped = weights.view(len(keys), heads // len(keys) * count, -1)
-    return torch.bmm(grouped, values).view(heads, count, -1)
+    """Return the attention output [H, T, D] over what is `allowed`; shapes as above."""
+    grouped, mask = query.unflatten(0, (len(keys), -1)), _by_group(allowed, len(keys))
+    # Each group is a sequence of its own, with one KV head.
+    attended = functional.scaled_dot_product_attention(
+        grouped, keys[:, None], values[:, None], attn_mask=mask, enable_gqa=True
+    )
+    return attended.flatten(0, 1)
+
+
+def _by_group(allowed: Tensor, groups: int) -> Tensor:
+    """Return a mask [*, T, S] as one that broadcasts to [G, H / G, T, S]."""
+    return allowed[None] if len(allowed) == 1 else allowed.unflatten(0, (groups, -1))
 
 
 def causal(positions: Tensor, tokens: int) -> Tensor:
