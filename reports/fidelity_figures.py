@@ -11,24 +11,12 @@ from plotly.subplots import make_subplots
 
 from essim.results.column import AnyRow, Rows, number
 from essim.results.columns import unique
+from essim.results.fidelity import setting_name
 from reports.series import SYMBOLS
 
 # Readable on white and near-black.
 _COLOURS = ("#1f7fd6", "#c27a00", "#00966d", "#b5609b", "#808080", "#c0392b")
 _QUERY = {"target": "#808080", "in": "#c27a00", "mid": "#1f7fd6", "mix": "#00966d"}
-
-
-def query_name(row: AnyRow) -> str:
-    """Return the name of a row's query, such as ``mid, rank 128``."""
-    rank = row.get("projection_rank")
-    return f"{row.get('query') or 'none'}" + (f", rank {rank}" if rank else "")
-
-
-def setting_name(row: AnyRow) -> str:
-    """Return the name of a row's setting, such as ``rocketkv mid 128``."""
-    query = f" {query_name(row)}" if row.get("query") else ""
-    budget = f" {row['budget_tokens']}" if row.get("budget_tokens") else ""
-    return f"{row['selector']}{query}{budget}"
 
 
 def by_layer(rows: Rows, panels: Mapping[str, tuple[str, str | None]], title: str) -> Figure:

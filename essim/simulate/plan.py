@@ -29,7 +29,7 @@ from essim.text.yaml import (
 
 # A larger grid is a mistake: it would run for hours.
 _MOST_POINTS = 100_000
-# What a routing preset does not keep of the routing before.
+# What a routing preset without a mix does not keep of the routing before.
 _OF_MIX = ("mix", "profile")
 
 
@@ -171,11 +171,10 @@ def _put(data: dict[str, Any], path: Path_, value: Any) -> None:
             raise BadValueError(f"{part!r} has no keys below it")
         node = node.setdefault(str(part), {})
     if path == ("routing",) and isinstance(value, str):
-        kept = node.get("routing")
-        open_settings = (
-            {k: v for k, v in kept.items() if k not in _OF_MIX} if isinstance(kept, dict) else {}
-        )
-        value = open_settings | expand_preset(value)
+        kept, preset = node.get("routing"), expand_preset(value)
+        dropped = () if preset["anchor"] == "mix" else _OF_MIX
+        kept = kept if isinstance(kept, dict) else {}
+        value = {key: setting for key, setting in kept.items() if key not in dropped} | preset
     elif path == ("model",):
         value = expand_model(value, Path())
     node[str(last)] = value

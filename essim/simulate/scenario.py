@@ -97,8 +97,9 @@ class Scenario(Strict):
 
     def with_routing(self, preset: str) -> Scenario:
         """Return this point with another routing; settings the preset leaves open stay."""
-        fields = self.routing.model_dump() | {"mix": None, "profile": None}
-        fields |= expand_preset(preset)
+        fields = self.routing.model_dump() | expand_preset(preset)
+        if fields["anchor"] != "mix":
+            fields |= {"mix": None, "profile": None}
         return self.model_copy(update={"routing": Routing(**fields)})
 
     def with_dense(self) -> Scenario:

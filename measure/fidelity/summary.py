@@ -10,6 +10,7 @@ import numpy as np
 
 from essim.methods.routing import mix_text
 from essim.results.column import Row, number
+from essim.results.fidelity import setting_name
 from measure.fidelity.mix import stability
 from measure.fidelity.study import Study
 
@@ -35,13 +36,6 @@ def sentences(study: Study, quality: Sequence[Row], frontier: Sequence[Row]) -> 
         *_passkeys(study),
         *_frontier(frontier),
     ]
-
-
-def setting_name(row: Row) -> str:
-    """Return the name that `Setting` gives the setting of a row."""
-    rank = f"-r{row['projection_rank']}" if row.get("projection_rank") else ""
-    parts = (row["selector"], f"{row['query']}{rank}" if row.get("query") else None)
-    return " ".join(str(part) for part in (*parts, row.get("budget_tokens")) if part)
 
 
 def _of(row: Row, key: str) -> float:
