@@ -74,6 +74,21 @@ def fidelity_quality() -> list[str]:
     return table((*head, "same best token", "KL beyond the real query"), body)
 
 
+def fidelity_others() -> list[str]:
+    """The second run: other selectors, and the query of the token before."""
+    body = [
+        [
+            *(_SELECTORS[row["selector"]], _query(row), _pair(row, "kl")),
+            *(_pair(row, "loss", signed=True), _share(row["top1_agreement_frac"])),
+            _pair(row, "kl_beyond_target", signed=True),
+        ]
+        for row in _rows("others/quality")
+        if row["domain"] == "all" and row["selector"] != "dense"
+    ]
+    head = ("selector", "query", "KL to dense", "loss beyond dense", "same best token")
+    return table((*head, "KL beyond the real query"), body)
+
+
 def _find(domain: str, selector: str, query: str, budget: str, rank: str = "") -> Row:
     wanted = (domain, selector, query, budget, rank)
     keys = ("domain", "selector", "query", "budget_tokens", "projection_rank")
@@ -224,6 +239,12 @@ def fidelity_frontier() -> list[str]:
         for row in sorted(best, key=lambda row: -float(row["decode_tokens_per_s"]))
     ]
     return table(("selector", "query", "routed on", "tokens", "tokens/s", "KL to dense"), body)
+
+
+def fidelity_beaten() -> str:
+    """Return how many simulated points are not on the frontier."""
+    rows = _rows("frontier")
+    return str(sum(bool(row["decode_tokens_per_s"]) and not row["frontier"] for row in rows))
 
 
 def fidelity_throughput_of() -> str:

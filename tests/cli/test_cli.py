@@ -258,7 +258,10 @@ def test_a_swept_key_without_a_column_is_in_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "what"),
-    [(["measure"], "measuring"), (["validate", "validate-laptop"], "a real run")],
+    [
+        *((["measure"], "measuring"), (["validate", "validate-laptop"], "a real run")),
+        (["fidelity", "--out", "out"], "fidelity"),
+    ],
 )
 def test_measuring_without_torch_says_what_to_install(
     tmp_path: Path, command: list[str], what: str

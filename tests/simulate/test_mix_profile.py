@@ -8,6 +8,7 @@ import pytest
 
 from essim.errors import InputError
 from essim.simulate.plan import load_scenario
+from essim.simulate.scenario import find_scenario
 
 MIX = ["in" if layer % 3 else "mid" for layer in range(31)]
 ROUTING = "routing: cpu-mid"
@@ -35,6 +36,10 @@ def test_set_and_sweep_take_profiles(profile: Path, scenario_file) -> None:
     settings = ["routing.anchor=mix", "routing.profile=made/mix.yaml"]
     base, _ = load_scenario(scenario_file(), settings)
     assert base.routing.mix == MIX
+    _, points = load_scenario(
+        scenario_file((ROUTING, PROFILED), more="sweep: {routing: [cpu-mid, cpu-mix]}\n")
+    )
+    assert [point.routing.mix for point in points] == [None, MIX]
     more = "sweep: {routing: [cpu-mid, {where: cpu, anchor: mix, profile: made/mix.yaml}]}\n"
     _, points = load_scenario(scenario_file(more=more))
     assert [point.routing.mix for point in points] == [None, MIX]
@@ -71,3 +76,11 @@ def test_a_file_that_is_no_profile_is_said(
     profile.write_text(text)
     with pytest.raises(InputError, match=message):
         load_scenario(scenario_file((ROUTING, PROFILED)))
+
+
+def test_the_shipped_scenario_runs_with_the_profile_of_its_model() -> None:
+    base, points = load_scenario(find_scenario("smollm2-mix"))
+    anchors = base.routing.anchors(30)
+    assert (len(anchors), anchors[:3], anchors.count("in")) == (29, ["mid", "mid", "in"], 23)
+    mixed = [point for point in points if point.routing.name == "cpu-mix"]
+    assert [point.routing.mix for point in mixed] == [anchors] * 3
