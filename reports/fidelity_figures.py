@@ -12,11 +12,12 @@ from plotly.subplots import make_subplots
 from essim.results.column import AnyRow, Rows, number
 from essim.results.columns import unique
 from essim.results.fidelity import setting_name
-from reports.series import SYMBOLS
+from reports.palette import METHODS, NEUTRAL, ROUTINGS, Look
 
-# Readable on white and near-black.
-_COLOURS = ("#1f7fd6", "#c27a00", "#00966d", "#b5609b", "#808080", "#c0392b")
-_QUERY = {"target": "#808080", "in": "#c27a00", "mid": "#1f7fd6", "mix": "#00966d"}
+# A query looks as the routing does that is made with it; domains and selectors as methods do.
+_QUERIES = {"target": "gpu-target", "in": "cpu-in", "mid": "cpu-mid", "mix": "cpu-mix"}
+_LOOKS = (*METHODS.values(), ROUTINGS["gpu-target"], ROUTINGS["cpu-mix"], ROUTINGS["dense"])
+_NOBODY = Look(NEUTRAL, "circle")
 
 
 def by_layer(rows: Rows, panels: Mapping[str, tuple[str, str | None]], title: str) -> Figure:
@@ -40,7 +41,7 @@ def by_layer(rows: Rows, panels: Mapping[str, tuple[str, str | None]], title: st
                 continue
             layers = unique(lines, "layer")
             means = [_mean(row[column] for row in lines if row["layer"] == n) for n in layers]
-            line = _line(layers, means, kind, _QUERY[kind], showlegend=at == len(panels))
+            line = _line(layers, means, kind, _of_query(kind), showlegend=at == len(panels))
             figure.add_trace(line, row=1, col=at)
     figure.update_xaxes(title_text="target layer")
     return _laid(figure, title, 420)
@@ -55,7 +56,11 @@ def over_positions(rows: Rows, title: str) -> Figure:
             own = [row for row in rows if row["measure"] == name and row["query"] == kind]
             middle, low, high = (_column(own, key) for key in ("mean", "low", "high"))
             line = _line(
-                _column(own, "position"), middle, str(kind), _QUERY[str(kind)], showlegend=at == 1
+                _column(own, "position"),
+                middle,
+                str(kind),
+                _of_query(str(kind)),
+                showlegend=at == 1,
             )
             line.error_y = {
                 "array": [h - m for h, m in zip(high, middle, strict=True)],
@@ -77,7 +82,7 @@ def over_rank(rows: Rows, title: str) -> Figure:
         means = [_mean(r[column] for r in own if r["projection_rank"] == rank) for rank in ranks]
         whole = _mean(row[column] for row in own if not row["projection_rank"])
         x = [*map(str, ranks), "full"]
-        line = _line(x, [*means, whole], "mid", _QUERY["mid"], showlegend=False)
+        line = _line(x, [*means, whole], "mid", _of_query("mid"), showlegend=False)
         figure.add_trace(line, row=1, col=at)
     figure.update_xaxes(title_text="rank of the projection", type="category")
     return _laid(figure, title, 380)
@@ -88,9 +93,8 @@ def gaps(rows: Rows, tau: float, title: str) -> Figure:
     figure = Figure()
     for at, domain in enumerate(d for d in unique(rows, "domain") if d != "all"):
         own = [row for row in rows if row["domain"] == domain]
-        colour = _COLOURS[at % len(_COLOURS)]
         layers, values = _column(own, "layer"), _column(own, "gap_frac")
-        figure.add_trace(_line(layers, values, str(domain), colour))
+        figure.add_trace(_line(layers, values, str(domain), _LOOKS[at % len(_LOOKS)]))
     figure.add_hline(y=tau, line_dash="dot", annotation_text=f"tau = {tau:g}")
     figure.update_xaxes(title_text="target layer")
     figure.update_yaxes(title_text="mass(Mid) - mass(In)")
@@ -112,7 +116,7 @@ def mass_against_quality(quality: Rows, lost_mass: Mapping[str, float], title: s
                 mode="markers+text",
                 textposition="top center",
                 name=str(selector),
-                marker=_marker(at),
+                marker=_marker(_LOOKS[at % len(_LOOKS)]),
             )
         )
     figure.update_xaxes(title_text="attention mass that is not retained")
@@ -127,7 +131,7 @@ def passkey_map(rows: Rows, title: str) -> Figure:
     found = {(r["setting"], r["context_tokens"], r["depth_frac"]): r["found"] for r in rows}
     labels = [f"{length} at {100 * (number(depth) or 0):.0f} %" for length, depth in places]
     values = [[found.get((name, *place)) for place in places] for name in settings]
-    scale = [[0, "#c27a00"], [1, "#1f7fd6"]]
+    scale = [[0, ROUTINGS["gpu-target"].colour], [1, ROUTINGS["cpu-mid"].colour]]
     figure = Figure(
         Heatmap(z=values, x=labels, y=settings, zmin=0, zmax=1, colorscale=scale, showscale=False)
     )
@@ -140,28 +144,26 @@ def quality_against_throughput(rows: Rows, title: str) -> Figure:
     """Draw KL to dense over simulated throughput; the frontier is a line."""
     known = [row for row in rows if number(row.get("decode_tokens_per_s")) is not None]
     figure = Figure()
-    groups = list(dict.fromkeys((row["selector"], row["where"]) for row in known))
-    selectors = list(dict.fromkeys(selector for selector, _ in groups))
-    places = list(dict.fromkeys(where for _, where in groups))
-    for selector, where in groups:
-        own = [row for row in known if (row["selector"], row["where"]) == (selector, where)]
-        marker = {"color": _COLOURS[selectors.index(selector) % len(_COLOURS)], "size": 10}
-        marker["symbol"] = SYMBOLS[places.index(where) % len(SYMBOLS)]
+    groups = dict.fromkeys((row["selector"], row["where"], row["query"]) for row in known)
+    for selector, where, query in groups:
+        keys = (selector, where, query)
+        own = [row for row in known if (row["selector"], row["where"], row["query"]) == keys]
+        marker = _marker(ROUTINGS[f"{where}-{query}" if where else "dense"])
+        if selector not in ("rocketkv", "dense"):
+            marker["symbol"] = f"{marker['symbol']}-open"
         figure.add_trace(
             Scatter(
                 x=_column(own, "decode_tokens_per_s"),
                 y=_column(own, "kl_nats"),
                 mode="markers",
-                name=html.escape(f"{selector}, {where}" if where else str(selector)),
+                name=html.escape(f"{selector}, {where}-{query}" if where else str(selector)),
                 marker=marker,
                 hovertext=[setting_name(row) for row in own],
                 hovertemplate="%{hovertext}<br>%{x:.1f} tokens/s, %{y:.3f} nats<extra></extra>",
             )
         )
     best = sorted((row for row in known if row["frontier"]), key=_speed)
-    line = _line(
-        _column(best, "decode_tokens_per_s"), _column(best, "kl_nats"), "frontier", "#808080"
-    )
+    line = _line(_column(best, "decode_tokens_per_s"), _column(best, "kl_nats"), "frontier")
     line.mode = "lines"
     figure.add_trace(line)
     first = known[0] if known else {}
@@ -182,12 +184,20 @@ def _mean(values: Iterable[object]) -> float:
     return mean(value for given in values if (value := number(given)) is not None)
 
 
-def _marker(at: int) -> dict[str, object]:
-    return {"color": _COLOURS[at % len(_COLOURS)], "symbol": SYMBOLS[at % len(SYMBOLS)], "size": 9}
+def _of_query(kind: str) -> Look:
+    return ROUTINGS[_QUERIES[kind]]
+
+
+def _marker(own: Look) -> dict[str, object]:
+    return {"color": own.colour, "symbol": own.symbol, "size": 9}
 
 
 def _line(
-    x: Sequence[object], y: Sequence[float], name: str, colour: str, showlegend: bool = True
+    x: Sequence[object],
+    y: Sequence[float],
+    name: str,
+    own: Look = _NOBODY,
+    showlegend: bool = True,
 ) -> Scatter:
     return Scatter(
         x=list(x),
@@ -196,8 +206,8 @@ def _line(
         legendgroup=name,
         showlegend=showlegend,
         mode="lines+markers",
-        line={"color": colour, "width": 2},
-        marker={"size": 6},
+        line={"color": own.colour, "width": 2},
+        marker={"symbol": own.symbol, "size": 6},
     )
 
 

@@ -103,12 +103,7 @@ def _factors(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u, s, v
 
 
-@cache
-def _cut(weight: Tensor, rank: int) -> Tensor:
-    u, s, v = _factors(weight)
-    return (u[:, :rank] * s[:rank]) @ v[:rank]
-
-
 def truncated(layer: Layer, rank: int) -> Layer:
     """Return a layer whose W_q is its best approximation of a rank (its truncated SVD)."""
-    return replace(layer, query=_cut(layer.query, rank))
+    u, s, v = _factors(layer.query)
+    return replace(layer, query=(u[:, :rank] * s[:rank]) @ v[:rank])
