@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from essim.cli.options import say_written
+from essim.cli.progress import progress
 from essim.errors import TORCH_HINT, AbsentError, InputError
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ def fidelity(
     )
     from measure.fidelity.main import fidelity as measure
 
-    with _progress() as tell:
+    with progress() as tell:
         said = measure(options, out, html, None if scenario == "none" else scenario, hardware, tell)
     print(*said, sep="\n")
     say_written(out / "summary.md", out / "report.html" if html else None)
@@ -83,19 +81,3 @@ def _numbers(text: str | None, key: str) -> tuple[int, ...] | None:
     if not all(name.isdecimal() and int(name) > 0 for name in names):
         raise InputError(f"{text!r} is no list of whole numbers", "Such as 64,128", key=key)
     return tuple(map(int, names))
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback that says on stderr what is being done, if someone is looking."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading the model", total=None)
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
-        )

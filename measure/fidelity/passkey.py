@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from essim.errors import InputError
 from essim.results.column import Row
 from measure.fidelity.decode import Setting, decode
 from measure.fidelity.queries import Maker
@@ -59,6 +60,9 @@ def passkeys(tokens: Tokens, lengths: Sequence[int], depths: Sequence[float]) ->
             )
             head = [*tokens.start, *head]
             room = length + 1 - sum(map(len, (head, hidden, ask, answer)))
+            if room < len(line):
+                message = f"{length} tokens hold no passkey"
+                raise InputError(message, "Give more", key="--passkeys")
             filler = (line * (room // len(line) + 1))[:room]
             at = int(depth * room) // len(line) * len(line)
             ids = head + filler[:at] + hidden + filler[at:] + ask + answer

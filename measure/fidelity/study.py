@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from essim.errors import InputError
 from essim.results.column import Row
 from measure.fidelity import domains, mix, passkey
 from measure.fidelity.choice import Choices, measure_choices
@@ -64,7 +65,7 @@ def run_study(options: Options, tell: Tell) -> Study:
     Parameters
     ----------
     tell
-        Called with what is being done, how much of it is done, and of how much.
+        Called with what is done, how much of it, and of how much.
 
     Raises
     ------
@@ -74,12 +75,16 @@ def run_study(options: Options, tell: Tell) -> Study:
     checkpoint, tokens = read_model(options.model)
     model, count = on_device(checkpoint, options.device), len(options.domains)
     shape = model.sizes
+    longest = max(options.context_tokens, *options.passkey_tokens, 0)
+    if longest > shape.max_context_tokens:
+        message = f"{longest} tokens, but {checkpoint.name} has a context of "
+        raise InputError(message + f"{shape.max_context_tokens}", key="--context, --passkeys")
     loki = partial(fit_loki, model, tokens, options)
     plan = make_plan(options, shape.hidden, shape.head_dim, loki)
     study = Study(options, checkpoint, plan)
     runs: dict[str, Trajectory] = {}
     for done, domain in enumerate(options.domains):
-        tell(f"choices on {domain}", done, count)
+        tell("choices", done, count)
         sizes = (options.context_tokens, options.decoded_tokens)
         ids = domains.context(domain, tokens, *sizes).to(model.device)
         runs[domain] = run_dense(model, ids, options.decoded_tokens)
@@ -117,7 +122,7 @@ def _decode_all(study: Study, model: Model, runs: dict[str, Trajectory], tell: T
         study.dense_loss[domain] = negative_log_likelihood(dense.log_probabilities, dense)
         maker = Maker(model, mixes.get(domain, ()))
         for setting in decodes:
-            tell(f"{setting.name} on {domain}", done, len(decodes) * len(runs))
+            tell("decodes", done, len(decodes) * len(runs))
             output = judge(decode(maker, dense, setting), dense)
             study.outputs.setdefault(setting.name, {})[domain] = output
             done += 1

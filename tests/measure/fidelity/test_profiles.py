@@ -139,6 +139,12 @@ def test_the_default_grid_is_small() -> None:
     assert (plan.budget, plan.channels) == (128, 16)
 
 
+def test_one_domain_alone_has_no_mix() -> None:
+    plan = make_plan(Options(domains=("book",)), 576, 64, lambda: None)  # type: ignore[arg-type, return-value]
+    assert len(plan.decodes) == 11
+    assert all(setting.query.kind != "mix" for setting in plan.decodes)
+
+
 def test_options_that_are_given_are_combined() -> None:
     options = Options(selectors=("quest", "sink_recent"), queries=("in", "mid"), budgets=(64,))
     plan = make_plan(options, 576, 64, lambda: None)  # type: ignore[arg-type, return-value]
@@ -155,6 +161,7 @@ def test_options_that_are_given_are_combined() -> None:
         (lambda: Options(decoded_tokens=2048), "less than --context"),
         (lambda: Options(domains=("book", "book")), "there twice"),
         (lambda: Options(device="tpu"), "no device 'tpu'"),
+        (lambda: list(passkey.passkeys(BYTES, [80], [0.5])), "80 tokens hold no passkey"),
         (lambda: make_plan(Options(budgets=(8,)), 32, 8, pytest.fail), "8 tokens of 2048"),
         (lambda: make_plan(Options(selectors=("qest",)), 32, 8, pytest.fail), "'qest'.*quest"),
     ],
