@@ -46,7 +46,6 @@ class Choices:
     settings: dict[str, Measures] = field(default_factory=dict)
 
 
-@torch.inference_mode()
 def measure_choices(
     maker: Maker,
     dense: Trajectory,

@@ -49,7 +49,6 @@ class Decoded:
     attended_tokens: float
 
 
-@torch.inference_mode()
 def decode(maker: Maker, dense: Trajectory, setting: Setting) -> Decoded:
     """Return the decode of a trajectory's continuation under `setting`."""
     model, positions = maker.model, dense.positions

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from essim.errors import InputError
@@ -102,8 +101,7 @@ def fit_loki(model: Model, tokens: Tokens, options: Options) -> Loki:
     """Return Loki with directions fitted on the calibration text."""
     ids = domains.calibration(tokens, _CALIBRATION_TOKENS + 1).to(model.device)
     keys = run_dense(model, ids, 1).keys
-    with torch.inference_mode():
-        return Loki([principal_directions(own, options.loki_rank) for own in keys])
+    return Loki([principal_directions(own, options.loki_rank) for own in keys])
 
 
 def _gap(choices: Choices, plan: Plan) -> NDArray[np.floating]:

@@ -50,7 +50,6 @@ class Trajectory:
         return self.tokens[-self.decoded :]
 
 
-@torch.inference_mode()
 def run_dense(model: Model, tokens: Tensor, decoded: int) -> Trajectory:
     """Return the dense run over `tokens` [N + 1], its last `decoded` inputs as decode positions."""
     count, made = len(tokens) - 1, Trajectory(tokens, decoded, [], [], [], [], [], tokens)
