@@ -30,9 +30,9 @@ def by_layer(rows: Rows, panels: Mapping[str, tuple[str, str | None]], title: st
     panels
         Column -> (what it is, and the selector of rows that have it, None for queries' rows).
     """
-    names = [label for label, _ in panels.values()]
-    figure = make_subplots(cols=len(panels), subplot_titles=names, horizontal_spacing=0.1)
-    for at, (column, (_, selector)) in enumerate(panels.items(), start=1):
+    figure = make_subplots(cols=len(panels), horizontal_spacing=0.12)
+    for at, (column, (label, selector)) in enumerate(panels.items(), start=1):
+        figure.update_yaxes(title_text=label, col=at)
         own = [row for row in rows if row.get("selector") == selector]
         own = [row for row in own if not row["projection_rank"]]
         for kind in ("target", "in", "mid"):
@@ -50,8 +50,9 @@ def by_layer(rows: Rows, panels: Mapping[str, tuple[str, str | None]], title: st
 def over_positions(rows: Rows, title: str) -> Figure:
     """Draw measures over decode position with their 95 % intervals (Figure 7)."""
     measures = [str(name) for name in unique(rows, "measure") if not str(name).endswith("slope")]
-    figure = make_subplots(cols=len(measures), subplot_titles=measures, horizontal_spacing=0.1)
+    figure = make_subplots(cols=len(measures), horizontal_spacing=0.12)
     for at, name in enumerate(measures, start=1):
+        figure.update_yaxes(title_text=name, col=at)
         for kind in unique(rows, "query"):
             own = [row for row in rows if row["measure"] == name and row["query"] == kind]
             middle, low, high = (_column(own, key) for key in ("mean", "low", "high"))
@@ -75,8 +76,9 @@ def over_positions(rows: Rows, title: str) -> Figure:
 def over_rank(rows: Rows, title: str) -> Figure:
     """Draw what a low-rank projection keeps of the choice, over rank (Figure 9)."""
     panels = {"mass_frac": "retained mass", "overlap_frac": "overlap with the real query's choice"}
-    figure = make_subplots(cols=2, subplot_titles=list(panels.values()), horizontal_spacing=0.12)
-    for at, column in enumerate(panels, start=1):
+    figure = make_subplots(cols=2, horizontal_spacing=0.15)
+    for at, (column, label) in enumerate(panels.items(), start=1):
+        figure.update_yaxes(title_text=label, col=at)
         own = [row for row in rows if row["query"] == "mid" and row.get("selector") == "rocketkv"]
         ranks = sorted({int(str(r)) for r in unique(own, "projection_rank") if r})
         means = [_mean(r[column] for r in own if r["projection_rank"] == rank) for rank in ranks]

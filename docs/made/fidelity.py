@@ -193,6 +193,14 @@ def fidelity_stability() -> list[str]:
     )
 
 
+def fidelity_carried(first: str, second: str) -> str:
+    """Return the most mass that a layer of one domain loses by the profile of another."""
+    pair = next(
+        r for r in _rows("stability") if (r["domain"], r["other_domain"]) == (first, second)
+    )
+    return f"{float(pair['worst_gap_frac']):.3f}"
+
+
 def fidelity_stable(column: str) -> str:
     """Return the least Pearson correlation or agreement of two domains."""
     least = min(float(row[column]) for row in _rows("stability"))

@@ -13,6 +13,7 @@ from essim.results.column import (
     MICROSECONDS,
     MILLION_MACS,
     MILLISECONDS,
+    NATS,
     POINTS,
     RATE,
     SHARE,
@@ -127,6 +128,7 @@ _ENDINGS = {
     "_flops": ("FLOP", TERAFLOP),
     "_tokens": ("tokens", TOKENS),
     "_frac": ("1", SHARE),
+    "_nats": ("nats", NATS),
     "_s": ("s", FINE_SECONDS),
 }
 

@@ -123,8 +123,9 @@ def _passkeys(study: Study) -> Iterator[str]:
     if found:
         asked = sum(row["setting"] == "dense" for row in study.passkeys)
         dense = found.pop("dense")
-        counts = ", ".join(f"{name} {count}" for name, count in found.items())
-        yield f"Passkeys: dense attention finds {dense} of {asked}; of those {counts}."
+        fewer = ", ".join(f"{name} ({n})" for name, n in found.items() if n < dense)
+        others = f"all settings find them but {fewer}" if fewer else "all settings find them"
+        yield f"Passkeys: dense attention finds {dense} of {asked}; {others}."
 
 
 def _frontier(rows: Sequence[Row]) -> Iterator[str]:
