@@ -26,6 +26,7 @@ from essim.cli.options import (
 )
 from essim.cli.profile import app as profile_commands
 from essim.cli.progress import progress, table_progress
+from essim.cli.serving import plan, serve
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
@@ -220,6 +221,8 @@ def measure(
     print(f"\nNext: {next_command(written)}")
 
 
+app.command()(shows_errors(serve))
+app.command()(shows_errors(plan))
 app.command()(shows_errors(compare))
 app.command()(shows_errors(validate))
 app.add_typer(profile_commands, name="profile")

@@ -83,7 +83,7 @@ class _Replica:
                 continue
             chunks = list(self.chunks())
             decodes = self.decoding if not (chunks and self.limits.prefill_first) else []
-            length_ps = self.price(decodes, [chunk for _, chunk in chunks])
+            length_ps = self.price(list(decodes), [chunk for _, chunk in chunks])
             yield _After(self.env, length_ps, _ENDS + self.index)
             self.busy_ps += length_ps
             self.steps += 1
@@ -153,6 +153,9 @@ class _Replica:
         contexts = [self.cached(job) + 1 for job in decodes]
         mean = sum(contexts) // len(contexts) if contexts else 0
         longest = max(contexts, default=0)
+        sample = self.run.out.samples[-1]
+        sample.batch, sample.mean, sample.longest = len(contexts), mean, longest
+        sample.chunk_tokens, sample.steps = sum(chunk[0] for chunk in chunks), 1
         if chunks:
             return self.run.prices.chunk_step(len(contexts), mean, longest, chunks)
         return self.run.prices.decode_line(len(contexts), mean, longest)[0]

@@ -151,7 +151,10 @@ class Record:
 
 @dataclass
 class Sample:
-    """A replica right after it decided at `time_ps` on steps up to the next sample."""
+    """A replica right after it decided at `time_ps` on steps up to the next sample.
+
+    `batch`, `mean` and `longest` are those of the first of `steps` alike, 0 where nothing decodes.
+    """
 
     time_ps: int
     replica: int
@@ -160,6 +163,11 @@ class Sample:
     prefilling: int
     used_blocks: int
     reserved_blocks: int
+    batch: int = 0
+    mean: int = 0
+    longest: int = 0
+    chunk_tokens: int = 0
+    steps: int = 0
 
 
 @dataclass
@@ -176,8 +184,8 @@ class Outcome:
         Queue and memory over time.
     busy_ps, steps
         Time in steps and their number, a replica each.
-    steps_ps
-        Of each replica, (start, steps, first step, growth a step, decoding, chunk tokens).
+    end_ps
+        When the last request ended.
     """
 
     records: list[Record] = field(default_factory=list)

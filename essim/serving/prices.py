@@ -140,7 +140,8 @@ class StepPrices:
         self.routed = any(op.stage == "route" for op in self.decode_ops)
         self.host_kind_ps = self._scalar("host", 1, 1)
         self._rows: dict[int, tuple[int, int]] = {}
-        self._row_cells = [LazyCells(lambda rows, i=i: self._exact_rows(rows)[i]) for i in (0, 1)]
+        self._layer_rows = LazyCells(lambda rows: self._exact_rows(rows)[0])
+        self._outer_rows = LazyCells(lambda rows: self._exact_rows(rows)[1])
         self._heads: dict[int, int] = {}
         self._fixed: dict[int, int] = {}
         self._attention: dict[int, Cells] = {}
@@ -177,8 +178,7 @@ class StepPrices:
             if rows <= _EXACT_ROWS:
                 self._rows[rows] = self._exact_rows(rows)
             else:
-                layer, outer = (cells.at(rows) for cells in self._row_cells)
-                self._rows[rows] = layer, outer
+                self._rows[rows] = self._layer_rows.at(rows), self._outer_rows.at(rows)
         return self._rows[rows]
 
     def head_ps(self, samples: int) -> int:
@@ -233,7 +233,7 @@ class StepPrices:
         whole = finish_maxplus(ops, [prices[op.kind] for op in ops], last)[0, 1::2]
         return np.asarray(whole - finish_maxplus(ops, free, last)[0, 1::2])
 
-    def _routing_line(
+    def routing_line(
         self, batch: int, mean: int, longest: int, chunk_tokens: int = 0
     ) -> tuple[int, int, int]:
         """Return (value, slope, steps) of what routing exposes."""
@@ -253,7 +253,7 @@ class StepPrices:
             fixed = sum(self.rows_ps(size)) + self.head_ps(size) + self.host_kind_ps
             self._fixed[batch] = fixed = fixed + self.settings.host_ps
         value, slope = self._cells_of(batch).line(mean)
-        exposed, growth, steps = self._routing_line(batch, mean, longest)
+        exposed, growth, steps = self.routing_line(batch, mean, longest)
         left = CELL_TOKENS - (mean - 1) % CELL_TOKENS
         return fixed + value + exposed, slope + growth, min(steps, left)
 
@@ -283,7 +283,7 @@ class StepPrices:
         total = outer + self.head_ps(batch + len(ended)) + self.settings.host_ps
         if batch:
             in_layers += self._cells_of(batch).line(mean)[0]
-            total += self.host_kind_ps + self._routing_line(batch, mean, longest, size)[0]
+            total += self.host_kind_ps + self.routing_line(batch, mean, longest, size)[0]
         total += in_layers + self._copies_ps(ended, in_layers // self.layers, batch + size)
         return max(total, self.main_ops * self.settings.eager_op_ps)
 

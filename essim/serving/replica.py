@@ -63,6 +63,7 @@ class Replica:
         self.ends: list[tuple[int, int]] = []
         self.longest: list[tuple[int, int]] = []
         self.under_way: Steps | None = None
+        self.sample = Sample(0, index, 0, 0, 0, 0, 0)
         self.waiting_tokens = 0
         self.busy_ps = self.steps = 0
         self.ticks: list[tuple[int, int, int, int]] = []
@@ -97,6 +98,7 @@ class Replica:
         self.under_way = None
         self.busy_ps += now - steps.start_ps
         self.steps += steps.count
+        self.sample.steps = steps.count
         if steps.decodes:
             self.ticks.append((self.tick, steps.start_ps, steps.first_ps, steps.growth_ps))
             self.used += self._wanted(steps.count)
@@ -173,8 +175,8 @@ class Replica:
             self._admit(wanted, now)
         if self.samples is not None:
             sizes = len(self.queue), len(self.decoding), len(self.prefilling)
-            sample = Sample(now, self.index, *sizes, self.used, self.held_gpu)
-            self.samples.append(sample)
+            self.sample = Sample(now, self.index, *sizes, self.used, self.held_gpu)
+            self.samples.append(self.sample)
         if self.prefilling:
             self._start_chunks(now)
         if self.under_way is None and self.decoding:
@@ -255,6 +257,7 @@ class Replica:
             contexts = self._contexts() if decodes else (0, 0, 0)
             length_ps = self.prices.chunk_step(*contexts, chunks)
             self.under_way = Steps(now, 1, length_ps, 0, decodes, parts)
+            self._note(*contexts, sum(size for _, size in parts))
 
     def _start_decoding(self, now: int) -> None:
         batch, mean, longest = self._contexts()
@@ -268,3 +271,9 @@ class Replica:
         if (steps // size + 1) * batch > free:
             steps = bisect_right(range(1, steps + 1), free, key=self._wanted)
         self.under_way = Steps(now, steps, first_ps, growth_ps, True, [])
+        self._note(batch, mean, longest, 0)
+
+    def _note(self, batch: int, mean: int, longest: int, chunk_tokens: int) -> None:
+        sample = self.sample
+        sample.batch, sample.mean, sample.longest = batch, mean, longest
+        sample.chunk_tokens = chunk_tokens

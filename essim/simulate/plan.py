@@ -15,8 +15,8 @@ from essim.errors import BadValueError
 from essim.hardware.profile import find_profile
 from essim.methods.routing import expand_preset
 from essim.model.hf import expand_model
-from essim.simulate.scenario import Scenario
 from essim.text.problems import shown
+from essim.simulate.scenario import SERVING_KEYS, Scenario
 from essim.text.yaml import (
     Document,
     Path_,
@@ -51,7 +51,7 @@ def points_of(
     document: Document, overrides: Sequence[tuple[str, Any]] = ()
 ) -> tuple[Scenario, list[Scenario]]:
     """Return what `load_scenario` does, of data and of dotted keys with the values to set."""
-    data = copy.deepcopy(document.data)
+    data = {k: copy.deepcopy(v) for k, v in document.data.items() if k not in SERVING_KEYS}
     folder = document.file.parent
     _expand(data, document, folder)
     set_paths = [_override(key, value, data, document) for key, value in overrides]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from h200 import H200, ROOT
@@ -29,9 +27,9 @@ ROCKET = RocketKV(prompt_budget=4096, page_tokens=4, top_pages=32, kv_block_toke
 ROUTINGS = ("gpu-target-fused", "gpu_side-mid-fused", "cpu-mid", "cpu-in")
 
 
-def prices(routing: str, selector=ROCKET, **settings: object) -> StepPrices:
+def prices(routing: str, selector=ROCKET, longest: int = 12_288, **settings) -> StepPrices:
     case = Case(LLAMA, selector, Routing(**expand_preset(routing)))
-    return StepPrices(H200, case, StepSettings(12_288, **settings))  # type: ignore[arg-type]
+    return StepPrices(H200, case, StepSettings(longest, **settings))
 
 
 def listed_ps(
@@ -84,8 +82,7 @@ def test_a_mixed_step_is_one_list_of_ops(
 def test_one_user_whose_prompt_is_one_chunk_is_a_run(routing: str) -> None:
     base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", ["workload.output_tokens=300"])
     for point in (base.with_routing(routing), base.with_routing("gpu-target").with_dense()):
-        found = prices(routing, point.resolved_selector())
-        found.settings.__dict__["longest_tokens"] = 42_000
+        found = prices(routing, point.resolved_selector(), 42_000)
         kept = point.resolved_selector().kept_prompt_tokens
         limits = Limits(Pool(4, 1 << 40, kept=kept), max_batch=4, token_budget=1 << 20)
         load = Load([Request(0, 40960, 300)] * 2, users=1)
@@ -147,10 +144,6 @@ def test_latent_attention_is_refused() -> None:
     sliding = LLAMA.model_copy(update={"mixers": ["sliding"] * 32, "window_tokens": 4096})
     with pytest.raises(PricingError, match="no price yet"):
         mixed_step(sliding, Dense(), Routing(where="gpu", anchor="target"), decodes=True)
-
-
-def lines_follow(found: StepPrices, start: int, steps: int) -> Sequence[int]:
-    return [found.decode_line(8, start + i, start + i)[0] for i in range(steps)]
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
