@@ -13,9 +13,7 @@ from reports.sweep_page import flat
 
 # Readable on white and near-black; told apart by hue and lightness.
 _COLOURS = ("#1f7fd6", "#c27a00", "#00966d", "#b5609b", "#7a6ff0", "#8a8a00")
-_LATENCIES = (
-    *("metric", "mean_s", "p50_s", "p90_s", "p95_s", "p95_low_s", "p95_high_s", "p99_s"),
-)
+_LATENCIES = (*("metric", "mean_s", "p50_s", "p90_s", "p95_s", "p95_low_s", "p95_high_s", "p99_s"),)
 
 
 def serving_blocks(

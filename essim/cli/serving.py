@@ -101,9 +101,7 @@ def _show(rows: list[Any], latencies: list[Any], said: list[str]) -> None:
     print(*said, sep="\n")
 
 
-def _serve_files(
-    out: Path | None, html: Path | None, found: tuple[Any, ...]
-) -> dict[Path, bytes]:
+def _serve_files(out: Path | None, html: Path | None, found: tuple[Any, ...]) -> dict[Path, bytes]:
     from essim.results.files import result_files
     from essim.results.tables import column
 
@@ -133,7 +131,8 @@ def plan(
     """Find the cheapest deployments that keep the promise, and what each routing saves."""
     from essim.results.files import result_files
     from essim.results.tables import column
-    from essim.serving.plan import Planner, sentences
+    from essim.serving.plan import Planner
+    from essim.serving.saving import sentences
     from essim.text.files import check_outputs, write_files
     from reports import terminal as show
 
@@ -178,9 +177,7 @@ def _asked(
     return file, asked, offer, Simulator(file.parent).profile(asked.point.hardware)
 
 
-def _manifest(
-    file: Path, overrides: list[str], profiles: list[HardwareProfile]
-) -> dict[str, Any]:
+def _manifest(file: Path, overrides: list[str], profiles: list[HardwareProfile]) -> dict[str, Any]:
     from essim.simulate.rows import manifest
 
     warn_of_old_kernels(profiles)

@@ -71,7 +71,7 @@ class Deployment:
     @property
     def gpus(self) -> int:
         """GPUs of all replicas."""
-        return self.server.replicas + (self.server.prefill_replicas or 0)
+        return self.server.gpus
 
     def limits(self) -> Limits:
         """Return how a replica batches."""

@@ -179,6 +179,11 @@ class Server(Strict):
             raise BadValueError("graph_batches do not rise", "Write them in order, each once")
         return self
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.replicas + (self.prefill_replicas or 0)
+
 
 class Quality(Strict):
     """A selector that may be planned with, and the source that says its answers are good enough."""
@@ -212,9 +217,11 @@ class Plan(Strict):
     def _admitted(self) -> Plan:
         for key in self.vary:
             if key.split(".")[0] in ("selector", "traffic", "slo", "plan"):
-                hint = "List selectors under plan.quality, with a source" if (
-                    key.startswith("selector")
-                ) else ""
+                hint = (
+                    "List selectors under plan.quality, with a source"
+                    if (key.startswith("selector"))
+                    else ""
+                )
                 raise BadValueError(f"{key} is not for a plan to vary", hint)
         return self
 

@@ -9,7 +9,7 @@ waits for the longest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from essim.engines import finish_maxplus
 from essim.engines.graph import Graph
 from essim.hardware.profile import HardwareProfile
+from essim.serving.lines import CELL_TOKENS, Cells, LazyCells, ends_of_cells
 from essim.serving.load import Chunk
 from essim.simulate.replay import to_ps
 from essim.step.kinds import KINDS, Case, Point
@@ -25,53 +26,12 @@ from essim.step.mixed import mixed_step
 from essim.step.ops import MAIN_STREAM, Op, decode_step
 from essim.step.price import SOURCES, CostModel
 
-# A line goes on for so many tokens; its integer slope is off by less than a picosecond a token.
-CELL_TOKENS = 128
 # Rows up to here are priced one by one, as batches are measured.
 _EXACT_ROWS = 256
 # The window beside a chunk is that beside the next smaller of these: never longer than it is.
 _CHUNKS = (0, 32, 128, 512, 2048, 8192)
 
 Picoseconds = NDArray[np.int64]
-
-
-def _ends(cells: int) -> Picoseconds:
-    """Return the first and the last token count of each cell: 1, 128, 129, 256, ..."""
-    first = 1 + CELL_TOKENS * np.arange(cells, dtype=np.int64)
-    return np.stack([first, first + CELL_TOKENS - 1], axis=1).ravel()
-
-
-class Cells:
-    """Lines over a number of tokens, a cell each: from `values` at the ends of cells 0, 1, ..."""
-
-    def __init__(self, values: Picoseconds) -> None:
-        ends = values.reshape(-1, 2)
-        self.base: list[int] = ends[:, 0].tolist()
-        self.slope: list[int] = ((ends[:, 1] - ends[:, 0]) // (CELL_TOKENS - 1)).tolist()
-
-    def line(self, tokens: int) -> tuple[int, int]:
-        """Return (value, slope) at so many tokens."""
-        cell, inside = divmod(tokens - 1, CELL_TOKENS)
-        slope = self.slope[cell]
-        return self.base[cell] + slope * inside, slope
-
-
-class LazyCells:
-    """Lines over a number of tokens, each made when it is first needed."""
-
-    def __init__(self, value: Callable[[int], int]) -> None:
-        self.value, self.lines = value, dict[int, tuple[int, int]]()
-
-    def at(self, tokens: int) -> int:
-        """Return the value at so many tokens; there is none at 0."""
-        if not tokens:
-            return 0
-        cell, inside = divmod(tokens - 1, CELL_TOKENS)
-        if cell not in self.lines:
-            first, last = (self.value(cell * CELL_TOKENS + i) for i in (1, CELL_TOKENS))
-            self.lines[cell] = first, (last - first) // (CELL_TOKENS - 1)
-        base, slope = self.lines[cell]
-        return base + slope * inside
 
 
 @dataclass(frozen=True)
@@ -200,7 +160,7 @@ class StepPrices:
         return self._attention[batch]
 
     def _contexts(self) -> Picoseconds:
-        return _ends(-(-(self.settings.longest_tokens + 1) // CELL_TOKENS))
+        return ends_of_cells(-(-(self.settings.longest_tokens + 1) // CELL_TOKENS))
 
     def exposed(self, batch: int, chunk_tokens: int) -> Cells:
         """Return the lines of what routing exposes, over the context that it goes by."""
@@ -217,8 +177,9 @@ class StepPrices:
         case, rows = self.case, self.padded(batch)
         ops: tuple[Op, ...] = self.decode_ops
         if beside:
-            ops, rows = mixed_step(case.model, case.selector, case.routing, decodes=True), (
-                batch + beside
+            ops, rows = (
+                mixed_step(case.model, case.selector, case.routing, decodes=True),
+                (batch + beside),
             )
         routed = batch if self.place.hands_over or beside else rows
         at = Point(routed, rows, np.repeat(contexts, 2))

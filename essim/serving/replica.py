@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from essim.serving.load import Chunk, Fleet, Prices, Record, Sample
 
+
 @dataclass(slots=True, eq=False)
 class Job:
     """A request at a replica; `spans` are the ticks [first, last) that made its tokens."""

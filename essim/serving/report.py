@@ -19,9 +19,7 @@ from essim.text.units import PS_PER_S
 _MOMENTS = 400
 
 
-def deployment_row(
-    deployment: Deployment, offer: Offered, served: Served, own: Seen
-) -> Row:
+def deployment_row(deployment: Deployment, offer: Offered, served: Served, own: Seen) -> Row:
     """Return what a deployment did with its load, in one row."""
     point, counted = deployment.point, own.counted
     end_s = max(outcome.end_ps for outcome in served.outcomes) / PS_PER_S
@@ -29,7 +27,9 @@ def deployment_row(
     arriving_s = float(own.arrival_s[-1] - own.arrival_s[0])
     made = sum(record.request.output_tokens for record in served.records)
     kept = own.keeps[counted]
-    low, high = by_batches([own.keeps[i : i + 1].astype(float) for i in np.flatnonzero(counted)], "mean")
+    low, high = by_batches(
+        [own.keeps[i : i + 1].astype(float) for i in np.flatnonzero(counted)], "mean"
+    )
     busy = [ps for outcome in served.outcomes for ps in outcome.busy_ps]
     growth = queue_growth_per_s(served) if not offer.users else None
     rate = (len(served.records) - 1) / arriving_s if arriving_s else None
@@ -129,8 +129,10 @@ def trace(served: Served) -> dict[str, Any]:
             events.append({"name": name, "ph": "C", "args": counts} | place)
             if not sample.steps:
                 continue
-            what = "mixed" if sample.batch and sample.chunk_tokens else (
-                "decode" if sample.batch else "prefill"
+            what = (
+                "mixed"
+                if sample.batch and sample.chunk_tokens
+                else ("decode" if sample.batch else "prefill")
             )
             shown = {k: vars(sample)[k] for k in ("steps", "batch", "mean", "longest")}
             shown |= {"chunk_tokens": sample.chunk_tokens, "kv_blocks": sample.used_blocks}
@@ -178,7 +180,7 @@ def verdict(row: dict[str, Any], slo: Slo, bad: dict[str, int]) -> list[str]:
     )
     if row["repeated_prefix_tokens"]:
         said.append(
-            f"{row['repeated_prefix_tokens']:,} prompt tokens repeat an earlier prompt's beginning. "
-            "They are prefilled again: this server reuses no prefix."
+            f"{row['repeated_prefix_tokens']:,} prompt tokens repeat the beginning of an "
+            "earlier prompt. They are prefilled again: this server reuses no prefix."
         )
     return said

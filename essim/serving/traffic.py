@@ -1,4 +1,4 @@
-"""Requests from a scenario's traffic: drawn, or read from a trace; what cannot be served is told."""
+"""Requests from a scenario's traffic: drawn, or from a trace; what cannot be served is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mixed step as one list of ops: sequences that decode, and chunks of prompts, share its GEMMs."""
+"""A mixed step as one list of ops: sequences that decode and chunks of prompts share GEMMs."""
 
 from __future__ import annotations
 
@@ -63,6 +63,4 @@ def mixed_step(
         if op.stage == ("o" if model.mlp(op.layer or 0) == "none" else "down"):
             made += [extra for extra in extras if extra.layer == op.layer]
     copies = tuple(op.name for op in extras if op.stage == "copy")[-1:]
-    return tuple(
-        replace(op, waits=op.waits + copies) if op.stage == "head" else op for op in made
-    )
+    return tuple(replace(op, waits=op.waits + copies) if op.stage == "head" else op for op in made)

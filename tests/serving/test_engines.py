@@ -33,7 +33,9 @@ def fleets(draw: st.DrawFn) -> Fleet:
         draw(st.integers(1, 3)),
         draw(st.booleans()),
     )
-    return Fleet(limits, draw(st.integers(1, 3)), draw(st.sampled_from(["round_robin", "least_tokens"])))
+    return Fleet(
+        limits, draw(st.integers(1, 3)), draw(st.sampled_from(["round_robin", "least_tokens"]))
+    )
 
 
 @st.composite

@@ -14,8 +14,9 @@ from essim.methods.selectors.dense import Dense
 from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import PRESETS
 from essim.serving import jump
+from essim.serving.lines import CELL_TOKENS
 from essim.serving.load import Fleet, Limits, Load, Pool, Request
-from essim.serving.prices import CELL_TOKENS, StepPrices, StepSettings
+from essim.serving.prices import StepPrices, StepSettings
 from essim.simulate.plan import load_scenario
 from essim.simulate.sweep import Simulator
 from essim.step.kinds import Case, Point
@@ -80,7 +81,9 @@ def test_a_mixed_step_is_one_list_of_ops(
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_one_user_whose_prompt_is_one_chunk_is_a_run(routing: str) -> None:
-    base, _ = load_scenario(ROOT / "scenarios" / "earlyselect-40k.yaml", ["workload.output_tokens=300"])
+    base, _ = load_scenario(
+        ROOT / "scenarios" / "earlyselect-40k.yaml", ["workload.output_tokens=300"]
+    )
     for point in (base.with_routing(routing), base.with_routing("gpu-target").with_dense()):
         found = prices(routing, point.resolved_selector(), 42_000)
         kept = point.resolved_selector().kept_prompt_tokens
