@@ -39,6 +39,7 @@ def changes_of(asked: Asked) -> list[list[tuple[str, Any]]]:
 
 
 def said_of(key: str, value: Any) -> str:
+    """Return a change for people."""
     if isinstance(value, dict):
         value = " ".join(f"{k}={v}" for k, v in value.items())
     return f"{value}" if key in ("routing", "hardware") else f"{key.split('.')[-1]} {value}"

@@ -44,7 +44,8 @@ class _Run:
         if self.fleet.balancer == "least_tokens":
             place = min(range(len(self.replicas)), key=lambda i: self.replicas[i].tokens(now))
         record = Record(request, place, now)
-        job = Job(number, request.input_tokens, request.output_tokens, record)
+        kept = self.fleet.limits.pool.kept(request.input_tokens)
+        job = Job(number, request.input_tokens, request.output_tokens, record, kept)
         if self.load.prefilled:
             job.ready, job.made, job.firsts_ps, record.first_ps = True, 1, [now], now
         self.jobs.append(job)
@@ -104,7 +105,7 @@ class _Run:
 
 def _end(replica: Replica) -> int:
     steps = replica.under_way
-    return _NEVER if steps is None else steps.after(steps.count)
+    return _NEVER if steps is None else steps.end_ps
 
 
 def simulate(load: Load, fleet: Fleet, prices: Prices, *, sampled: bool = True) -> Outcome:

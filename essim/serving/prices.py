@@ -8,6 +8,7 @@ waits for the longest.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -104,6 +105,8 @@ class StepPrices:
         self._outer_rows = LazyCells(lambda rows: self._exact_rows(rows)[1])
         self._heads: dict[int, int] = {}
         self._fixed: dict[int, int] = {}
+        self._past_noted = False
+        self._mixed: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._attention: dict[int, Cells] = {}
         self._exposed: dict[tuple[int, int], Cells] = {}
         self._prefill = LazyCells(lambda n: self._scalar("attn_prefill", 1, n))
@@ -166,11 +169,11 @@ class StepPrices:
         """Return the lines of what routing exposes, over the context that it goes by."""
         if self.place.stream == MAIN_STREAM:
             chunk_tokens = 0  # nothing to hide behind
-        beside = max(size for size in _CHUNKS if size <= chunk_tokens)
-        key = batch, beside
-        if key not in self._exposed:
-            self._exposed[key] = Cells(self._exposed_ps(*key, self._contexts()))
-        return self._exposed[key]
+        key = batch, _CHUNKS[bisect_right(_CHUNKS, chunk_tokens) - 1]
+        found = self._exposed.get(key)
+        if found is None:
+            found = self._exposed[key] = Cells(self._exposed_ps(*key, self._contexts()))
+        return found
 
     def _exposed_ps(self, batch: int, beside: int, contexts: Picoseconds) -> Picoseconds:
         """Return what routing exposes in steady state: each step runs twice, the second counts."""
@@ -227,26 +230,45 @@ class StepPrices:
         alone = self._prefill.at(size)
         if not past:
             return alone
-        self._note("attn_prefill", SOURCES.index("scaled"))
-        return max(alone, self._prefill.at(past + size) - self._prefill.at(past))
+        if not self._past_noted:
+            self._past_noted = True
+            self._note("attn_prefill", SOURCES.index("scaled"))
+        more = self._prefill.at(past + size) - self._prefill.at(past)
+        return more if more > alone else alone
 
     def chunk_step(self, batch: int, mean: int, longest: int, chunks: Sequence[Chunk]) -> int:
         """Return the time of a step with chunks: one list of ops, GEMMs over all of its rows."""
-        size = sum(chunk[0] for chunk in chunks)
-        ended = [chunk[2] for chunk in chunks if chunk[2]]
-        in_layers, outer = self.rows_ps(batch + size)
-        in_layers += self.layers * sum(self.chunk_attention_ps(c, past) for c, past, _ in chunks)
+        size, ended, in_layers = 0, [], 0
+        for tokens, past, prompt in chunks:
+            size += tokens
+            in_layers += self.chunk_attention_ps(tokens, past)
+            if prompt:
+                ended.append(prompt)
+        in_layers *= self.layers
+        of_rows, total = self._shared(batch, size, len(ended))
+        in_layers += of_rows
         for prompt in ended:
             if self.case.selector.evicts(prompt):
                 in_layers += self.layers * self._stage1.at(prompt)
             if self.summaries:
                 in_layers += self.summaries * self._summary.at(prompt)
-        total = outer + self.head_ps(batch + len(ended)) + self.settings.host_ps
         if batch:
             in_layers += self._cells_of(batch).line(mean)[0]
-            total += self.host_kind_ps + self.routing_line(batch, mean, longest, size)[0]
-        total += in_layers + self._copies_ps(ended, in_layers // self.layers, batch + size)
+            total += self.routing_line(batch, mean, longest, size)[0]
+        total += in_layers
+        if ended:
+            total += self._copies_ps(ended, in_layers // self.layers, batch + size)
         return max(total, self.main_ops * self.settings.eager_op_ps)
+
+    def _shared(self, batch: int, size: int, ended: int) -> tuple[int, int]:
+        """Return what a step's rows take in the layers, and what is outside of them."""
+        key = batch, size, ended
+        found = self._mixed.get(key)
+        if found is None:
+            of_rows, outer = self.rows_ps(batch + size)
+            outer += self.head_ps(batch + ended) + self.settings.host_ps
+            found = self._mixed[key] = of_rows, outer + (self.host_kind_ps if batch else 0)
+        return found
 
     def _copies_ps(self, ended: Sequence[int], layer_ps: int, rows: int) -> int:
         """Return what summaries that go to the host's router add before the head, a layer each."""

@@ -16,12 +16,13 @@ from essim.serving.load import Chunk, Fleet, Prices, Record, Sample
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request at a replica; `spans` are the ticks [first, last) that made its tokens."""
+    """A request at a replica; `kept` of its prompt stays, `spans` are the ticks that made tokens."""
 
     number: int
     prompt: int
     output: int
     record: Record
+    kept: int
     made: int = 0
     past: int = 0
     ready: bool = False
@@ -43,6 +44,10 @@ class Steps:
     growth_ps: int
     decodes: bool
     chunks: list[tuple[Job, int]]
+    end_ps: int = 0
+
+    def __post_init__(self) -> None:
+        self.end_ps = self.after(self.count)
 
     def after(self, steps: int) -> int:
         """Return when so many of them have ended."""
@@ -89,13 +94,15 @@ class Replica:
         assert steps is not None
         if steps.count > 1:
             done = bisect_left(range(1, steps.count + 1), now, key=steps.after)
-            steps.count = min(steps.count, done + 1)
+            if done + 1 < steps.count:
+                steps.count = done + 1
+                steps.end_ps = steps.after(steps.count)
 
     def finish_steps(self) -> list[Job]:
         """Note what the steps under way made and return the requests that ended with them."""
         steps, ended = self.under_way, []
         assert steps is not None
-        now = steps.after(steps.count)
+        now = steps.end_ps
         self.under_way = None
         self.busy_ps += now - steps.start_ps
         self.steps += steps.count
@@ -116,7 +123,8 @@ class Replica:
             if found is not None and found.last_tick == tick:
                 self._leave(found)
                 ended.append(found)
-        ended.sort(key=lambda job: job.number)
+        if len(ended) > 1:
+            ended.sort(key=lambda job: job.number)
         for job in ended:
             job.record.finish_ps = now
         return ended
@@ -135,7 +143,7 @@ class Replica:
 
     def _join(self, job: Job) -> None:
         """Let a sequence decode from the next tick on."""
-        cached = self.pool.kept(job.prompt) + job.made - 1
+        cached = job.kept + job.made - 1
         job.offset, job.joined = cached - self.tick, self.tick
         job.last_tick = self.tick + job.output - job.made
         self.decoding[job.number] = job
@@ -158,11 +166,14 @@ class Replica:
     def _wanted(self, ticks: int) -> int:
         """Return the blocks that so many ticks take."""
         size = self.pool.block_tokens
-        whole, rest = divmod(ticks, size)
         start = -self.tick % size
-        return whole * len(self.decoding) + sum(
-            self.phases[(start - i) % size] for i in range(rest)
-        )
+        if ticks == 1:
+            return self.phases[start]
+        whole, rest = divmod(ticks, size)
+        taken = whole * len(self.decoding)
+        for i in range(rest):
+            taken += self.phases[(start - i) % size]
+        return taken
 
     def _free(self) -> int:
         """Return blocks that the decoding sequences may take together."""
@@ -210,7 +221,7 @@ class Replica:
                 return
             if not job.ready and len(self.prefilling) >= limits.max_prefills:
                 return
-            cached = pool.kept(job.prompt) + job.made - job.ready
+            cached = job.kept + job.made - job.ready
             kept = pool.blocks(cached)
             needed = kept if job.ready else pool.prefill_blocks(job.prompt, job.made)
             grows = job.ready and cached % pool.block_tokens == 0
