@@ -23,6 +23,7 @@ from essim.errors import InputError
 
 if TYPE_CHECKING:
     from essim.hardware.profile import HardwareProfile
+    from essim.serving.deployment import Deployment, Served
     from essim.serving.keys import Asked
     from essim.serving.traffic import Offered
 
@@ -58,25 +59,19 @@ def serve(
     """Serve a scenario's traffic with one deployment: latencies, the promise, queue and memory."""
     from essim.serving import report
     from essim.serving.deployment import deploy
-    from essim.serving.deployment import serve as serve_load
     from essim.serving.metrics import latency_rows, request_rows, seen
     from essim.text.files import check_outputs, write_files
 
     file, asked, offer, profile = _asked(scenario, set_, seed)
     check_outputs([file], out, html, trace)
     deployment = deploy(asked, profile, max(r.input_tokens for r in offer.requests))
-    if deployment.reason:
-        raise InputError(deployment.reason, file=file)
-    served = serve_load(deployment, offer, engine=engine.value, strict=strict)
-    if not served.records:
-        reasons = "; ".join(f"{n} {reason}" for reason, n in served.bad.items())
-        raise InputError(f"no request can be served: {reasons}", file=file, key="traffic")
-    own = seen(served, asked.slo)
+    served = _served(file, deployment, offer, engine, strict)
+    own, worst = seen(served, asked.slo), report.sources(served)
     row = report.deployment_row(deployment, offer, served, own)
-    said = report.verdict(row, asked.slo, served.bad)
+    said = report.verdict(row, asked.slo, served.bad) + report.unmeasured(worst)
     latencies = [] if row["queue_growth_per_s"] else latency_rows(served, own)
     about = _manifest(file, set_, [profile]) | {"engine": served.engine, "seed": seed}
-    about["price_sources"] = report.sources(served)
+    about["price_sources"] = worst
     requests = request_rows(served, own) if out or html else []
     moments = report.over_time(served, deployment)
     files = _serve_files(out, html, (row, latencies, moments, requests, said, about))
@@ -89,6 +84,21 @@ def serve(
     else:
         _show([row], latencies, said)
     say_written(out, html, trace)
+
+
+def _served(
+    file: Path, deployment: Deployment, offer: Offered, engine: ServeEngine, strict: bool
+) -> Served:
+    """Return the load served, or refuse a deployment that can serve none of it."""
+    from essim.serving.deployment import serve as serve_load
+
+    if deployment.reason:
+        raise InputError(deployment.reason, file=file)
+    served = serve_load(deployment, offer, engine=engine.value, strict=strict)
+    if not served.records:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in served.bad.items())
+        raise InputError(f"no request can be served: {reasons}", file=file, key="traffic")
+    return served
 
 
 def _show(rows: list[Any], latencies: list[Any], said: list[str]) -> None:

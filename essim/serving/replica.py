@@ -16,7 +16,7 @@ from essim.serving.load import Chunk, Fleet, Prices, Record, Sample
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request at a replica; `kept` of its prompt stays, `spans` are the ticks that made tokens."""
+    """A request at a replica; `kept` of its prompt stays, `spans` are ticks that made tokens."""
 
     number: int
     prompt: int

@@ -13,6 +13,7 @@ from essim.serving.load import Sample
 from essim.serving.metrics import Seen, by_batches, queue_growth_per_s
 from essim.serving.prices import StepPrices
 from essim.serving.traffic import Offered
+from essim.step.price import STRICT_SOURCES
 from essim.text.units import PS_PER_S
 
 # A page shows so many moments at most.
@@ -21,21 +22,11 @@ _MOMENTS = 400
 
 def deployment_row(deployment: Deployment, offer: Offered, served: Served, own: Seen) -> Row:
     """Return what a deployment did with its load, in one row."""
-    point, counted = deployment.point, own.counted
+    point, tpot = deployment.point, own.tpot_s[own.counted & ~np.isnan(own.tpot_s)]
     end_s = max(outcome.end_ps for outcome in served.outcomes) / PS_PER_S
     span_s = end_s - float(own.arrival_s[0])
-    arriving_s = float(own.arrival_s[-1] - own.arrival_s[0])
     made = sum(record.request.output_tokens for record in served.records)
-    kept = own.keeps[counted]
-    low, high = by_batches(
-        [own.keeps[i : i + 1].astype(float) for i in np.flatnonzero(counted)], "mean"
-    )
     busy = [ps for outcome in served.outcomes for ps in outcome.busy_ps]
-    growth = queue_growth_per_s(served) if not offer.users else None
-    rate = (len(served.records) - 1) / arriving_s if arriving_s else None
-    share = float(kept.mean())
-    tpot = own.tpot_s[counted]
-    mean_tpot = float(np.nanmean(tpot)) if not np.all(np.isnan(tpot)) else None
     return {
         "name": point.name,
         "model": point.model.name,
@@ -45,15 +36,10 @@ def deployment_row(deployment: Deployment, offer: Offered, served: Served, own: 
         "gpus": deployment.gpus,
         "requests": len(served.records),
         "left_out": sum(served.bad.values()),
-        "requests_per_s": rate,
-        "queue_growth_per_s": growth,
-        "kept_frac": None if growth else share,
-        "kept_low_frac": None if growth or low is None else max(0.0, low),
-        "kept_high_frac": None if growth or high is None else min(1.0, high),
-        "goodput_per_s": None if growth or rate is None else share * rate,
+        **_promise(offer, served, own),
         "output_tokens_per_s": made / span_s,
         "tokens_per_s_per_gpu": made / span_s / deployment.gpus,
-        "tokens_per_s_per_user": 1 / mean_tpot if mean_tpot else None,
+        "tokens_per_s_per_user": float(1 / tpot.mean()) if tpot.size else None,
         "busy_frac": sum(busy) / PS_PER_S / (span_s * len(busy)),
         "preemptions": sum(record.preemptions for record in served.records),
         "repeated_prefix_tokens": offer.prefix_tokens,
@@ -62,6 +48,26 @@ def deployment_row(deployment: Deployment, offer: Offered, served: Served, own: 
         "peak_kv_frac": _peak(served, deployment),
         "exposed_routing_frac": exposed_frac(served),
         "engine": served.engine,
+    }
+
+
+def _promise(offer: Offered, served: Served, own: Seen) -> Row:
+    """Return the rate, and how much of it keeps the promise; Nones for shares under overload."""
+    arriving_s = float(own.arrival_s[-1] - own.arrival_s[0])
+    rate = (len(served.records) - 1) / arriving_s if arriving_s else None
+    growth = None if offer.users else queue_growth_per_s(served)
+    row: Row = {"requests_per_s": rate, "queue_growth_per_s": growth}
+    row |= dict.fromkeys(("kept_frac", "kept_low_frac", "kept_high_frac", "goodput_per_s"))
+    if growth:
+        return row
+    places = np.flatnonzero(own.counted)
+    low, high = by_batches([own.keeps[i : i + 1].astype(float) for i in places], "mean")
+    share = float(own.keeps[places].mean())
+    return row | {
+        "kept_frac": share,
+        "kept_low_frac": None if low is None else max(0.0, low),
+        "kept_high_frac": None if high is None else min(1.0, high),
+        "goodput_per_s": None if rate is None else share * rate,
     }
 
 
@@ -155,6 +161,16 @@ def sources(served: Served) -> dict[str, str]:
     """Return the worst source of every op kind that a step was priced with."""
     prices = served.prices
     return dict(sorted(prices.sources.items())) if isinstance(prices, StepPrices) else {}
+
+
+def unmeasured(worst: dict[str, str]) -> list[str]:
+    """Return, in a sentence, what is priced otherwise than measured or between measured points."""
+    by: dict[str, list[str]] = {}
+    for kind, source in worst.items():
+        if source not in STRICT_SOURCES:
+            by.setdefault(source, []).append(kind)
+    listed = "; ".join(f"{source} ({' '.join(kinds)})" for source, kinds in by.items())
+    return [f"Not measured: {listed}. Of each, the worst that a step may have met."] if by else []
 
 
 def verdict(row: dict[str, Any], slo: Slo, bad: dict[str, int]) -> list[str]:
