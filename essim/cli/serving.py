@@ -15,10 +15,10 @@ from essim.cli.options import (
     SetOption,
     StrictOption,
     print_json,
-    progress,
     say_written,
     warn_of_old_kernels,
 )
+from essim.cli.progress import progress
 from essim.errors import InputError
 
 if TYPE_CHECKING:
@@ -149,8 +149,9 @@ def plan(
     file, asked, offer, _ = _asked(scenario, set_, seed)
     check_outputs([file], out, html)
     planner = Planner(asked, offer, file.parent, strict=strict)
-    with progress(len(planner.candidates)) as advance:
-        rows, points = planner.rows(advance)
+    total = len(planner.candidates)
+    with progress() as tell:
+        rows, points = planner.rows(lambda done: tell("deployments", done, total))
     said = sentences(rows, offer, asked)
     about = _manifest(file, set_, planner.profiles()) | {"seed": seed}
     columns = {key: column(key) for key in rows[0]}

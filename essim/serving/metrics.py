@@ -11,7 +11,8 @@ ends its prompt ends, and each further token when the step that made it ends.
 Warm-up: requests that arrive in the first tenth of the time in which requests arrive are served,
 but not counted. Intervals are by batch means: what is counted, in order of arrival, is cut into 20
 batches, each batch has its own quantile, and the interval is their mean plus and minus Student's t
-(95 %, 19 degrees of freedom) standard errors.
+(95 %, 19 degrees of freedom) standard errors. Of a percentile there is none with fewer than 20
+requests a batch.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ WARM_UP = 0.1
 BATCHES = 20
 # Student's t for 19 degrees of freedom, two-sided 95 %.
 _T19 = 2.093
+_FEW = 20
 QUANTILES = (50, 90, 95, 99)
 # A queue that grows by more than this share of what arrives is a queue that never ends.
 _GROWS = 0.05
@@ -125,7 +127,7 @@ def by_batches(values: Sequence[Values], statistic: str) -> tuple[float | None, 
     statistic
         ``mean``, or a percentile such as ``95``.
     """
-    if len(values) < 2 * BATCHES:
+    if len(values) < BATCHES * (2 if statistic == "mean" else _FEW):
         return None, None
     found = []
     for part in np.array_split(np.arange(len(values)), BATCHES):

@@ -76,15 +76,17 @@ class Planner:
         name = ", ".join(said_of(key, value) for key, value in changes) or "as it stands"
         return Candidate(name, asked, found, group, reason=found.reason)
 
-    def rows(self, progress: Callable[[], None] = lambda: None) -> tuple[list[Row], list[Row]]:
+    def rows(
+        self, progress: Callable[[int], None] = lambda done: None
+    ) -> tuple[list[Row], list[Row]]:
         """Return a row a candidate, cheapest first, and the points of the frontier."""
         best: dict[tuple[str, str, str], Candidate] = {}
-        for candidate in self.candidates:
+        for done, candidate in enumerate(self.candidates, 1):
             if not candidate.reason:
                 self._find_rate(candidate, best.get(candidate.group))
                 if candidate.rate:
                     best[candidate.group] = candidate
-            progress()
+            progress(done)
         rows = [self._row(c, won=best.get(c.group) is c) for c in self.candidates]
         rows.sort(key=lambda row: (row["status"] != "ok", row[_cost_key(row)] or 0.0))
         return rows, self.points

@@ -15,8 +15,8 @@ from essim.errors import BadValueError
 from essim.hardware.profile import find_profile
 from essim.methods.routing import expand_preset
 from essim.model.hf import expand_model
-from essim.text.problems import shown
 from essim.simulate.scenario import SERVING_KEYS, Scenario
+from essim.text.problems import shown
 from essim.text.yaml import (
     Document,
     Path_,

@@ -152,7 +152,7 @@ def test_a_trace_that_is_none(tmp_path: Path, text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("traffic.rate=-1", "--set: traffic.rate: input should be greater than 0"),
+        ("traffic.rate=-1", "--set: traffic.rate: must be above 0 (got -1)"),
         ("traffic.rat=1", "--set: traffic.rat: unknown key. Did you mean 'rate'?"),
         ("traffic.arrivals=gamma", "cv belongs to arrivals: gamma, which needs it"),
         ("traffic.trace=t.csv", "give either arrivals or trace"),
