@@ -264,9 +264,10 @@ def list_(
 @shows_errors
 def schema() -> None:
     """Print the JSON schema of a scenario file, for editors."""
+    from essim.serving.keys import with_keys
     from essim.simulate.scenario import schema as scenario_schema
 
-    print_json(scenario_schema())
+    print_json(with_keys(scenario_schema()))
 
 
 @app.callback(invoke_without_command=True)

@@ -226,6 +226,24 @@ class Plan(Strict):
         return self
 
 
+class _Keys(Strict):
+    """The keys of a scenario that are of serving alone."""
+
+    traffic: Traffic
+    slo: Slo = Slo()
+    server: Server = Server()
+    plan: Plan = Plan()
+
+
+def with_keys(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario's JSON schema with the keys of serving."""
+    own = _Keys.model_json_schema()
+    return schema | {
+        "properties": schema["properties"] | own["properties"],
+        "$defs": schema["$defs"] | own["$defs"],
+    }
+
+
 @dataclass(frozen=True)
 class Asked:
     """One question about serving: a scenario's point, and its own keys."""
@@ -258,26 +276,18 @@ def asked_of(document: Document, overrides: Sequence[tuple[str, Any]] = ()) -> A
     """Return the question of data and of dotted keys with the values to set."""
     own = [pair for pair in overrides if pair[0].split(".")[0] in SERVING_KEYS]
     rest = [pair for pair in overrides if pair not in own]
-    data = {key: copy.deepcopy(document.data.get(key)) for key in SERVING_KEYS}
+    data = {k: copy.deepcopy(document.data[k]) for k in SERVING_KEYS if k in document.data}
     for key, value in own:
         _put(data, key, value)
     places = replace(document, overrides={tuple(key.split(".")): None for key, _ in own})
-    if data["traffic"] is None:
-        raise InputError("required, but missing", file=document.file, key="traffic")
+    keys = validate(_Keys, data, places)
     point, _ = points_of(document, rest)
     resolved = {point.selector.resolve(n, 1, point.model.head_dim) for n in (8192, 65536)}
     if len(resolved) > 1:
         message = f"the settings of {point.selector.kind} follow from the workload"
         raise document.error(message, "Give the pages themselves", at=("selector",))
-    return Asked(
-        point,
-        validate(Traffic, data["traffic"], places, ("traffic",)),
-        validate(Slo, data["slo"] or {}, places, ("slo",)),
-        validate(Server, data["server"] or {}, places, ("server",)),
-        validate(Plan, data["plan"] or {}, places, ("plan",)),
-        document,
-        tuple(overrides),
-    )
+    parts = keys.traffic, keys.slo, keys.server, keys.plan
+    return Asked(point, *parts, document, tuple(overrides))
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:

@@ -67,3 +67,9 @@ def test_a_scenario_with_traffic_runs_as_one_batch_too() -> None:
     done = essim("run", "chat-service")
     assert done.returncode == 0, done.stderr
     assert "decode_tokens_per_s" in done.stdout
+
+
+def test_the_schema_knows_the_keys_of_serving() -> None:
+    found = json.loads(essim("schema").stdout)
+    assert {"traffic", "slo", "server", "plan", "workload"} <= set(found["properties"])
+    assert "think_s" in found["$defs"]["Traffic"]["properties"]

@@ -153,7 +153,7 @@ def test_a_trace_that_is_none(tmp_path: Path, text: str, said: str) -> None:
     ("override", "said"),
     [
         ("traffic.rate=-1", "--set: traffic.rate: must be above 0 (got -1)"),
-        ("traffic.rat=1", "--set: traffic.rat: unknown key. Did you mean 'rate'?"),
+        ("traffic.rat=1", "--set: traffic.rat: unknown key. Did you mean 'traffic.rate'?"),
         ("traffic.arrivals=gamma", "cv belongs to arrivals: gamma, which needs it"),
         ("traffic.trace=t.csv", "give either arrivals or trace"),
         ("server.token_budget=8", "token_budget (8) is not above max_batch (128)"),
