@@ -19,10 +19,10 @@ from essim.errors import InputError
 from essim.hardware.profile import HardwareProfile
 from essim.results.column import Row
 from essim.serving.deployment import Served, deploy, serve
-from essim.serving.grid import Candidate, changes_of, said_of
+from essim.serving.grid import Candidate, Scaled, changes_of, said_of
 from essim.serving.keys import Asked, Server, Slo
 from essim.serving.metrics import kept_share
-from essim.serving.prices import Scaled, StepPrices
+from essim.serving.prices import StepPrices
 from essim.serving.traffic import NO_ROOM, Offered
 from essim.simulate.sweep import Simulator
 from essim.text.units import PS_PER_S

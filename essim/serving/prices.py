@@ -24,7 +24,7 @@ from essim.serving.load import Chunk
 from essim.simulate.replay import to_ps
 from essim.step.kinds import KINDS, Case, Point
 from essim.step.mixed import mixed_step
-from essim.step.ops import MAIN_STREAM, Op, decode_step
+from essim.step.ops import MAIN_STREAM, decode_step
 from essim.step.price import SOURCES, CostModel
 
 # Rows up to here are priced one by one, as batches are measured.
@@ -84,8 +84,8 @@ class StepPrices:
         case = self.case
         self.costs = CostModel(self.profile, case, strict=self.strict)
         self.decode_ops = decode_step(case.model, case.selector, case.routing)
-        mixed = mixed_step(case.model, case.selector, case.routing, decodes=True)
-        self.main_ops = sum(op.stream == MAIN_STREAM for op in mixed)
+        self.mixed_ops = mixed_step(case.model, case.selector, case.routing, decodes=True)
+        self.main_ops = sum(op.stream == MAIN_STREAM for op in self.mixed_ops)
         # Row ops are those whose time hangs on the rows of the step alone.
         flow = [op for op in self.decode_ops if KINDS[op.kind].part == "flow"]
         flow = [op for op in flow if op.kind not in ("head", "host")]
@@ -100,13 +100,14 @@ class StepPrices:
         self.place = case.routing.placement
         self.routed = any(op.stage == "route" for op in self.decode_ops)
         self.host_kind_ps = self._scalar("host", 1, 1)
-        self._rows: dict[int, tuple[int, int]] = {}
         self._layer_rows = LazyCells(lambda rows: self._exact_rows(rows)[0])
         self._outer_rows = LazyCells(lambda rows: self._exact_rows(rows)[1])
         self._heads: dict[int, int] = {}
         self._fixed: dict[int, int] = {}
         self._past_noted = False
         self._mixed: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._kinds: dict[tuple[str, int], int] = {}
+        self._vectors: dict[tuple[str, int], Picoseconds] = {}
         self._attention: dict[int, Cells] = {}
         self._exposed: dict[tuple[int, int], Cells] = {}
         self._prefill = LazyCells(lambda n: self._scalar("attn_prefill", 1, n))
@@ -130,19 +131,16 @@ class StepPrices:
     def _exact_rows(self, rows: int) -> tuple[int, int]:
         """Return what so many rows take in one layer and outside of the layers, times layers."""
         layer, outer = (
-            sum(self._scalar(kind, rows, rows) * n for kind, n in kinds.items())
+            sum(int(self._time_ps(kind, rows, rows)) * n for kind, n in kinds.items())
             for kinds in (self.layer_kinds, self.outer_kinds)
         )
         return layer, outer
 
     def rows_ps(self, rows: int) -> tuple[int, int]:
         """Return what the row ops of all layers take, and those outside of them."""
-        if rows not in self._rows:
-            if rows <= _EXACT_ROWS:
-                self._rows[rows] = self._exact_rows(rows)
-            else:
-                self._rows[rows] = self._layer_rows.at(rows), self._outer_rows.at(rows)
-        return self._rows[rows]
+        if rows > _EXACT_ROWS:
+            return self._layer_rows.at(rows), self._outer_rows.at(rows)
+        return self._exact_rows(rows)
 
     def head_ps(self, samples: int) -> int:
         """Return the LM head's time for so many sequences."""
@@ -157,8 +155,8 @@ class StepPrices:
     def _cells_of(self, batch: int) -> Cells:
         """Return the lines of a decode step's attention over the mean context."""
         if batch not in self._attention:
-            at = Point(batch, batch, self._contexts())
-            total = sum(self._price(kind, at) * n for kind, n in self.attention_kinds.items())
+            kinds = self.attention_kinds.items()
+            total = sum(self._over_contexts(kind, batch) * n for kind, n in kinds)
             self._attention[batch] = Cells(np.asarray(total))
         return self._attention[batch]
 
@@ -172,30 +170,52 @@ class StepPrices:
         key = batch, _CHUNKS[bisect_right(_CHUNKS, chunk_tokens) - 1]
         found = self._exposed.get(key)
         if found is None:
-            found = self._exposed[key] = Cells(self._exposed_ps(*key, self._contexts()))
+            found = self._exposed[key] = Cells(self._exposed_ps(*key))
         return found
 
-    def _exposed_ps(self, batch: int, beside: int, contexts: Picoseconds) -> Picoseconds:
-        """Return what routing exposes in steady state: each step runs twice, the second counts."""
-        case, rows = self.case, self.padded(batch)
-        ops: tuple[Op, ...] = self.decode_ops
-        if beside:
-            ops, rows = (
-                mixed_step(case.model, case.selector, case.routing, decodes=True),
-                (batch + beside),
-            )
+    def _exposed_ps(self, batch: int, beside: int) -> Picoseconds:
+        """Return what routing exposes at the ends of cells, in steady state.
+
+        Each step runs twice and the second counts. What is not exposed is the main stream's own
+        time without routing.
+        """
+        rows = batch + beside if beside else self.padded(batch)
         routed = batch if self.place.hands_over or beside else rows
-        at = Point(routed, rows, np.repeat(contexts, 2))
-        prices = {k: self._price(k, at) for k in {op.kind for op in ops} if k != "attn_chunk"}
+        ops = self.mixed_ops if beside else self.decode_ops
+        routing = {op.kind for op in ops if op.kind in KINDS and KINDS[op.kind].part == "routing"}
+        if self.place.stream == MAIN_STREAM:
+            counts = Counter(op.kind for op in ops if op.kind in routing)
+            return np.asarray(sum(self._over_contexts(k, routed) * n for k, n in counts.items()))
+        context = self._contexts()
+        times = {
+            k: np.broadcast_to(self._time_ps(k, routed, rows), context.shape)
+            for k in ({op.kind for op in ops} - {"attn_chunk"})
+        }
         if beside:
-            prices["attn_chunk"] = np.full(at.context_tokens.shape, self._prefill.at(beside))
-        last, zero = [Graph.of(ops).last_main], np.zeros_like(at.context_tokens)
-        free = [
-            zero if op.kind in KINDS and KINDS[op.kind].part == "routing" else prices[op.kind]
-            for op in ops
-        ]
-        whole = finish_maxplus(ops, [prices[op.kind] for op in ops], last)[0, 1::2]
-        return np.asarray(whole - finish_maxplus(ops, free, last)[0, 1::2])
+            times["attn_chunk"] = np.full(context.shape, self._prefill.at(beside))
+        main = Counter(op.kind for op in ops if op.stream == MAIN_STREAM and op.kind not in routing)
+        alone = sum(times[kind] * n for kind, n in main.items())
+        twice = {kind: np.repeat(row, 2) for kind, row in times.items()}
+        last = [Graph.of(ops).last_main]
+        return np.asarray(
+            finish_maxplus(ops, [twice[op.kind] for op in ops], last)[0, 1::2] - alone
+        )
+
+    def _time_ps(self, kind: str, batch: int, rows: int) -> Picoseconds:
+        """Return an op's time: of its rows alone, or at the ends of cells of the context."""
+        if kind in self.layer_kinds or kind in self.outer_kinds:
+            key = kind, rows
+            if key not in self._kinds:
+                self._kinds[key] = self._scalar(kind, rows, rows)
+            return np.array(self._kinds[key], dtype=np.int64)
+        return self._over_contexts(kind, batch)
+
+    def _over_contexts(self, kind: str, batch: int) -> Picoseconds:
+        """Return an op's time at the ends of cells of the context, priced once."""
+        key = kind, batch
+        if key not in self._vectors:
+            self._vectors[key] = self._price(kind, Point(batch, batch, self._contexts()))
+        return self._vectors[key]
 
     def routing_line(
         self, batch: int, mean: int, longest: int, chunk_tokens: int = 0
@@ -278,20 +298,3 @@ class StepPrices:
         copies = self.summaries
         behind_ps = max(copy_ps, copies * copy_ps - (copies - 1) * layer_ps)
         return max(0, behind_ps - self._norm.at(rows))
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Prices of which every one is off alike."""
-
-    prices: StepPrices
-    millionths: int
-
-    def decode_line(self, batch: int, mean: int, longest: int) -> tuple[int, int, int]:
-        """Return a decode step's line, off by the factor."""
-        first, growth, steps = self.prices.decode_line(batch, mean, longest)
-        return first * self.millionths // 10**6, growth * self.millionths // 10**6, steps
-
-    def chunk_step(self, batch: int, mean: int, longest: int, chunks: Sequence[Chunk]) -> int:
-        """Return the time of a step with chunks, off by the factor."""
-        return self.prices.chunk_step(batch, mean, longest, chunks) * self.millionths // 10**6
