@@ -221,10 +221,8 @@ def measure(
     print(f"\nNext: {next_command(written)}")
 
 
-app.command()(shows_errors(serve))
-app.command()(shows_errors(plan))
-app.command()(shows_errors(compare))
-app.command()(shows_errors(validate))
+for _command in (serve, plan, compare, validate):
+    app.command()(shows_errors(_command))
 app.add_typer(profile_commands, name="profile")
 
 
@@ -264,10 +262,9 @@ def list_(
 @shows_errors
 def schema() -> None:
     """Print the JSON schema of a scenario file, for editors."""
-    from essim.serving.keys import with_keys
-    from essim.simulate.scenario import schema as scenario_schema
+    from essim.serving.keys import schema as keys
 
-    print_json(with_keys(scenario_schema()))
+    print_json(keys())
 
 
 @app.callback(invoke_without_command=True)

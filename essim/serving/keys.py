@@ -14,6 +14,7 @@ from essim.errors import BadValueError, InputError
 from essim.model.shape import Count
 from essim.simulate.plan import points_of
 from essim.simulate.scenario import SERVING_KEYS, Scenario
+from essim.simulate.scenario import schema as scenario_schema
 from essim.text.yaml import Document, Strict, parse_override, read_yaml, validate
 
 Positive = Annotated[float, Field(gt=0)]
@@ -235,13 +236,10 @@ class _Keys(Strict):
     plan: Plan = Plan()
 
 
-def with_keys(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a scenario's JSON schema with the keys of serving."""
-    own = _Keys.model_json_schema()
-    return schema | {
-        "properties": schema["properties"] | own["properties"],
-        "$defs": schema["$defs"] | own["$defs"],
-    }
+def schema() -> dict[str, Any]:
+    """Return a scenario's JSON schema, the keys of serving included, for editors."""
+    rest, own = scenario_schema(), _Keys.model_json_schema()
+    return rest | {key: rest[key] | own[key] for key in ("properties", "$defs")}
 
 
 @dataclass(frozen=True)
