@@ -9,10 +9,11 @@ from plotly.graph_objects import Figure, Scatter
 from essim.results.column import Rows, number
 from essim.results.tables import column
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
+from reports.palette import ACCENT, look
 from reports.sweep_page import flat
 
-# Readable on white and near-black; told apart by hue and lightness.
-_COLOURS = ("#1f7fd6", "#c27a00", "#00966d", "#b5609b", "#7a6ff0", "#8a8a00")
+# What requests do, as figures have no routing here.
+_STATES = {"waiting": "#d77e04", "prefilling": "#7231ff", "decoding": ACCENT, "kv_frac": ACCENT}
 _LATENCIES = (*("metric", "mean_s", "p50_s", "p90_s", "p95_s", "p95_low_s", "p95_high_s", "p99_s"),)
 
 
@@ -88,7 +89,7 @@ def over_time(moments: Rows, keys: Sequence[str], title: str) -> Figure:
     """Draw columns over time, as steps."""
     figure = Figure()
     times = [moment["time_s"] for moment in moments]
-    for key, colour in zip(keys, _COLOURS, strict=False):
+    for key in keys:
         shown = column(key)
         figure.add_trace(
             Scatter(
@@ -96,7 +97,7 @@ def over_time(moments: Rows, keys: Sequence[str], title: str) -> Figure:
                 y=[shown.shown.scaled(moment[key]) for moment in moments],
                 name=shown.heading,
                 mode="lines",
-                line={"color": colour, "width": 2, "shape": "hv"},
+                line={"color": _STATES[key], "width": 2, "shape": "hv"},
             )
         )
     unit = column(keys[0]).shown.unit
@@ -115,7 +116,7 @@ def shares(requests: Rows, key: str, title: str) -> Figure:
     values = sorted(value for value in counted if value is not None)
     every = max(1, len(values) // 400)
     places = [*range(0, len(values), every)]
-    line = {"color": _COLOURS[0], "width": 2}
+    line = {"color": ACCENT, "width": 2}
     figure = Figure(
         Scatter(
             x=[values[i] for i in places],
@@ -137,7 +138,7 @@ def shares(requests: Rows, key: str, title: str) -> Figure:
 def frontier(points: Rows) -> Figure:
     """Draw tokens a second a GPU over tokens a second a user, a line a placement of routing."""
     figure = Figure()
-    for i, routing in enumerate(dict.fromkeys(str(point["routing"]) for point in points)):
+    for routing in dict.fromkeys(str(point["routing"]) for point in points):
         own = [point for point in points if point["routing"] == routing]
         own.sort(key=lambda point: number(point["tokens_per_s_per_user"]) or 0.0)
         figure.add_trace(
@@ -146,8 +147,8 @@ def frontier(points: Rows) -> Figure:
                 y=[point["tokens_per_s_per_gpu"] for point in own],
                 name=routing,
                 mode="lines+markers",
-                line={"color": _COLOURS[i % len(_COLOURS)], "width": 2},
-                marker={"size": 7},
+                line={"color": look(routing).colour, "width": 2},
+                marker={"size": 7, "symbol": look(routing).symbol},
             )
         )
     figure.update_layout(
