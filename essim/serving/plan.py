@@ -84,7 +84,7 @@ class Planner:
         for done, candidate in enumerate(self.candidates, 1):
             if not candidate.reason:
                 self._find_rate(candidate, best.get(candidate.group))
-                if candidate.rate:
+                if candidate.rate or candidate.group not in best:
                     best[candidate.group] = candidate
             progress(done)
         rows = [self._row(c, won=best.get(c.group) is c) for c in self.candidates]
@@ -94,17 +94,16 @@ class Planner:
     def _find_rate(self, candidate: Candidate, best: Candidate | None) -> None:
         """Set the candidate's rate, or the reason why it has none."""
         least = self.offer.rate() / candidate.asked.plan.most_gpus
-        start = best.rate if best else self.offer.rate()
+        start = best.rate if best and best.rate else self.offer.rate()
         low, high = start, start * 2
         if not self._keeps(candidate, low):
-            if best is not None:
+            if best is not None and best.rate:
                 candidate.reason = f"carries less than {best.name}"
                 return
             while low > least and not self._keeps(candidate, low):
                 low, high = low / 2, low
             if low <= least:
-                candidate.reason = "keeps the promise at no rate that was tried"
-                return
+                return  # bursts are too much for one at any rate; several may do
         else:
             while high < start * _FASTEST and self._keeps(candidate, high):
                 low, high = high, high * 2
@@ -170,7 +169,9 @@ class Planner:
         """Return what whole replicas do with all of the load: the fewest that keep the promise."""
         slo, server, rate = candidate.asked.slo, candidate.asked.server, self.offer.rate()
         each = 2 if server.policy == "disaggregated" else 1
-        replicas, served = self._fewest(candidate, max(1, math.ceil(rate / candidate.rate)))
+        guess = math.ceil(rate / candidate.rate) if candidate.rate else 1
+        guess = max(1, min(guess, candidate.asked.plan.most_gpus // each))
+        replicas, served = self._fewest(candidate, guess)
         if served is None:
             return {"status": "no", "reason": f"not on {candidate.asked.plan.most_gpus} GPUs"}
         gpus, speeds = replicas * each, _speeds(served, replicas * each)
@@ -179,11 +180,11 @@ class Planner:
         return {
             "gpus": gpus,
             **self._interval(candidate, replicas, each),
-            "rate_per_gpu": candidate.rate / each,
+            "rate_per_gpu": candidate.rate / each or None,
             "kept_frac": _share(served, slo),
             **speeds,
             "cost_per_million_tokens": cost,
-            "bound_by": self._bound_by(candidate),
+            "bound_by": self._bound_by(candidate, candidate.rate or rate / replicas),
         }
 
     def _fewest(
@@ -207,15 +208,23 @@ class Planner:
             )
             return _share(found[count], candidate.asked.slo) >= candidate.asked.slo.share
 
-        if keeps(replicas):
-            while keeps(replicas - 1):
+        # Ever further apart from the guess, then between what fails and what keeps.
+        fails, step = 0, 1
+        while not keeps(replicas):
+            fails, step = replicas, 2 * step
+            if _of(candidate.asked.server, replicas + 1).gpus > most:
+                return replicas, None
+            replicas += step // 2
+            while _of(candidate.asked.server, replicas).gpus > most:
                 replicas -= 1
-            return replicas, found[replicas]
-        while _of(candidate.asked.server, replicas + 1).gpus <= most:
-            replicas += 1
-            if keeps(replicas):
-                return replicas, found[replicas]
-        return replicas, None
+        step = 1
+        while replicas - fails > 1:
+            lower = max(fails + 1, replicas - step) if not fails else (fails + replicas) // 2
+            if keeps(lower):
+                replicas, step = lower, 2 * step
+            else:
+                fails = lower
+        return replicas, found[replicas]
 
     def _interval(self, candidate: Candidate, replicas: int, each: int) -> Row:
         """Return how few and how many GPUs it may be, by the intervals of the prices.
@@ -234,9 +243,9 @@ class Planner:
             found.append(count * each if served else None)
         return {"gpus_low": found[0], "gpus_high": found[1]}
 
-    def _bound_by(self, candidate: Candidate) -> str:
-        """Return which limit fewest requests keep a little above the candidate's rate."""
-        faster = self.sample.faster(candidate.rate * 1.1 / self.sample.rate())
+    def _bound_by(self, candidate: Candidate, rate: float) -> str:
+        """Return which limit fewest requests keep at a little more than the rate of a replica."""
+        faster = self.sample.faster(rate * 1.1 / self.sample.rate())
         single = replace(candidate.deployment, server=_of(candidate.asked.server, 1))
         served = serve(single, faster, sampled=False)
         slo = candidate.asked.slo

@@ -15,10 +15,12 @@ def sentences(rows: Sequence[Row], offer: Offered, asked: Asked) -> list[str]:
     if not kept:
         return ["No deployment that was tried keeps the promise. Reasons stand in the table."]
     best, rate = kept[0], offer.rate()
+    carries = "bursts are too much for one GPU at any rate"
+    if best["rate_per_gpu"]:
+        carries = f"one GPU carries {best['rate_per_gpu']:.3g} a second"
     said = [
         f"At {rate:.3g} requests a second, {best['deployment']} keeps the promise with "
-        f"{_gpus(best)}; one GPU carries {best['rate_per_gpu']:.3g} a second, bound by "
-        f"{best['bound_by']}."
+        f"{_gpus(best)}; {carries}, bound by {best['bound_by']}."
     ]
     base = next((r for r in kept if r["routing"] == asked.point.compare.baseline), None)
     if base is None:

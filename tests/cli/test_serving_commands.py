@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from test_cli import essim
 
 FEW = ("--set", "traffic.requests=60", "--set", "traffic.rate=5")
@@ -38,6 +39,7 @@ def test_serve_json_is_one_object() -> None:
     assert (sources["norm"], sources["attn_prefill"]) == ("interpolated", "scaled")
 
 
+@pytest.mark.slow
 def test_plan_says_what_each_routing_saves(tmp_path: Path) -> None:
     vary = "plan.vary={routing: [gpu-target, gpu-target-fused]}"
     out, html = tmp_path / "p.csv", tmp_path / "p.html"

@@ -19,6 +19,9 @@ from essim.serving.saving import sentences
 from essim.serving.traffic import offered
 from essim.simulate.scenario import find_scenario
 
+# A replica with few batches to price.
+SMALL = "server={replicas: 1, max_batch: 16, token_budget: 512}"
+
 
 def asked_of(*overrides: str) -> Asked:
     return load_asked(find_scenario("chat-service"), ["traffic.requests=120", *overrides])
@@ -62,7 +65,7 @@ def test_a_deployments_numbers_follow_from_its_requests() -> None:
 
 
 def test_both_engines_serve_a_scenario_alike() -> None:
-    asked = asked_of("traffic.requests=40", "server.replicas=2", "routing=cpu-mid")
+    asked = asked_of("traffic.requests=40", SMALL, "server.replicas=2", "routing=cpu-mid")
     _, _, fast = served(asked)
     _, _, slow = served(asked, engine="des")
     assert fast.records == slow.records
@@ -102,7 +105,7 @@ def test_batch_means() -> None:
 
 
 def test_overload_is_said_instead_of_latencies() -> None:
-    asked = asked_of("server.replicas=1", "traffic.rate=500", "traffic.requests=600")
+    asked = asked_of(SMALL, "traffic.rate=500", "traffic.requests=600")
     deployment, offer, found = served(asked)
     row = report.deployment_row(deployment, offer, found, seen(found, asked.slo))
     assert row["kept_frac"] is None
@@ -199,6 +202,7 @@ def planned(*overrides: str) -> tuple[Planner, list, list]:
 VARY = "plan.vary={routing: [gpu-target, gpu-target-fused], server.max_batch: [8, 64]}"
 
 
+@pytest.mark.slow
 def test_a_plan_finds_the_fewest_replicas_that_keep_the_promise() -> None:
     planner, rows, points = planned(VARY, "slo={tpot_s: 0.008, ttft_s: 1}")
     assert [row["status"] for row in rows] == ["ok", "ok", "no", "no"]
@@ -221,6 +225,7 @@ def test_a_plan_finds_the_fewest_replicas_that_keep_the_promise() -> None:
     assert len(said) == 2
 
 
+@pytest.mark.slow
 def test_a_plan_prices_tokens_where_a_price_is_given() -> None:
     _, rows, _ = planned("plan={price_per_hour: {h200-sxm: 3.6}}")
     (row,) = rows
