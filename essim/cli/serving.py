@@ -149,9 +149,8 @@ def plan(
     file, asked, offer, _ = _asked(scenario, set_, seed)
     check_outputs([file], out, html)
     planner = Planner(asked, offer, file.parent, strict=strict)
-    total = len(planner.candidates)
     with progress() as tell:
-        rows, points = planner.rows(lambda done: tell("deployments", done, total))
+        rows, points = planner.rows(tell)
     said = sentences(rows, offer, asked)
     about = _manifest(file, set_, planner.profiles()) | {"seed": seed}
     columns = {key: column(key) for key in rows[0]}

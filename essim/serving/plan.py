@@ -77,7 +77,7 @@ class Planner:
         return Candidate(name, asked, found, group, reason=found.reason)
 
     def rows(
-        self, progress: Callable[[int], None] = lambda done: None
+        self, tell: Callable[[str, int, int], None] = lambda name, done, total: None
     ) -> tuple[list[Row], list[Row]]:
         """Return a row a candidate, cheapest first, and the points of the frontier."""
         best: dict[tuple[str, str, str], Candidate] = {}
@@ -86,8 +86,13 @@ class Planner:
                 self._find_rate(candidate, best.get(candidate.group))
                 if candidate.rate or candidate.group not in best:
                     best[candidate.group] = candidate
-            progress(done)
-        rows = [self._row(c, won=best.get(c.group) is c) for c in self.candidates]
+            tell("deployments", done, len(self.candidates))
+        rows = []
+        for candidate in self.candidates:
+            won = best.get(candidate.group) is candidate
+            rows.append(self._row(candidate, won=won))
+            if won:
+                tell("with whole replicas", sum(r["status"] == "ok" for r in rows), len(best))
         rows.sort(key=lambda row: (row["status"] != "ok", row[_cost_key(row)] or 0.0))
         return rows, self.points
 
