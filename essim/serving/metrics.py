@@ -64,11 +64,14 @@ class Seen:
 
 def seen(served: Served, slo: Slo) -> Seen:
     """Return what each request saw; its ITL is at the promise's quantile, else its longest."""
-    arrival, admitted, first, finish, tokens = _columns(served)
-    gaps = np.maximum(tokens - 1, 1)
-    tpot = np.where(tokens > 1, (finish - first) / gaps, np.nan)
     share = slo.itl_s.quantile if slo.itl_s else 1.0
-    itl = np.array([_itl_s(served, i, share) for i in range(len(arrival))])
+    itl = np.array([_itl_s(served, i, share) for i in range(len(served.records))])
+    return _seen(served, slo, itl)
+
+
+def _seen(served: Served, slo: Slo, itl: Values) -> Seen:
+    arrival, admitted, first, finish, tokens = _columns(served)
+    tpot = np.where(tokens > 1, (finish - first) / np.maximum(tokens - 1, 1), np.nan)
     keeps = np.ones(len(arrival), dtype=bool)
     for limit, values in (
         (slo.ttft_s, first - arrival),
@@ -105,15 +108,10 @@ def _itl_s(served: Served, i: int, share: float) -> float:
 
 def kept_share(served: Served, slo: Slo) -> float:
     """Return the share of counted requests that keep the promise."""
-    if slo.itl_s is None:
-        arrival, _, first, finish, tokens = _columns(served)
-        keeps = np.ones(len(arrival), dtype=bool)
-        keeps &= first - arrival <= (slo.ttft_s or np.inf)
-        keeps &= finish - first <= (slo.tpot_s or np.inf) * np.maximum(tokens - 1, 0)
-        keeps &= finish - arrival <= (slo.e2e_s or np.inf)
-        counted = arrival >= arrival[0] + WARM_UP * (arrival[-1] - arrival[0])
-        return float(keeps[counted].mean())
-    own = seen(served, slo)
+    if slo.itl_s is None:  # gaps are many, and not asked for
+        own = _seen(served, slo, np.full(len(served.records), np.nan))
+    else:
+        own = seen(served, slo)
     return float(own.keeps[own.counted].mean())
 
 

@@ -87,6 +87,11 @@ def test_a_request_keeps_all_limits_or_none() -> None:
     for slo in (Slo(ttft_s=0.06, tpot_s=0.0075), Slo(e2e_s=2)):
         own = seen(found, slo)
         assert kept_share(found, slo) == own.keeps[own.counted].mean()
+    # A request of one token has no TPOT: it keeps any limit of it.
+    one = asked_of(SMALL, "traffic.requests=60", "traffic.rate=5", "traffic.output_tokens=1")
+    _, _, short = served(one)
+    assert kept_share(short, Slo(tpot_s=1e-9)) == 1.0
+    assert kept_share(short, Slo(ttft_s=10)) == 1.0
     # A request's ITL is at its own quantile: all but one gap in a hundred may be longer.
     limits = [
         Slo.model_validate({"itl_s": {"limit_s": 0.02, "quantile": q}}) for q in (0.5, 0.9, 1.0)
