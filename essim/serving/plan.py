@@ -93,7 +93,7 @@ class Planner:
             rows.append(self._row(candidate, won=won))
             if won:
                 tell("with whole replicas", sum(r["status"] == "ok" for r in rows), len(best))
-        rows.sort(key=lambda row: (row["status"] != "ok", row[_cost_key(row)] or 0.0))
+        rows.sort(key=_cost)
         return rows, self.points
 
     def _find_rate(self, candidate: Candidate, best: Candidate | None) -> None:
@@ -265,8 +265,10 @@ class Planner:
 _LIMITS = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 
 
-def _cost_key(row: Row) -> str:
-    return "gpus" if row["cost_per_million_tokens"] is None else "cost_per_million_tokens"
+def _cost(row: Row) -> tuple[bool, float, float]:
+    """Return what rows are sorted by: what it costs, and of equals who carries more."""
+    cost = row["cost_per_million_tokens"] or row["gpus"] or 0.0
+    return row["status"] != "ok", float(cost), -float(row["rate_per_gpu"] or 0.0)
 
 
 def _of(server: Server, replicas: int) -> Server:
