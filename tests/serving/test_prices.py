@@ -111,11 +111,12 @@ def test_chunks_of_a_prompt_sum_to_its_prefill() -> None:
 def test_a_chunk_hides_routing() -> None:
     """The anchor exists after the mixed o_proj, so the window holds the chunk's rows, too."""
     found = prices("cpu-mid")
-    alone, _ = found.exposed(8, 0).line(4224)
-    beside, _ = found.exposed(8, 512).line(4224)
-    # What stays is what the main stream does itself: the projection, publishing, awaiting.
-    own = 31 * 15_000_000
-    assert alone > 2 * own > 2 * beside > 0
+    alone, grows = found.exposed(16, 0).line(4224)
+    beside, still = found.exposed(16, 512).line(4224)
+    # What stays is what the main stream does itself: the projection, publishing, awaiting. That
+    # does not grow with the context.
+    assert alone > 5 * beside > 0
+    assert grows > still == 0
 
 
 def test_padding_and_a_graph_for_the_longest_cost() -> None:
