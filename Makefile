@@ -32,6 +32,7 @@ docs: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/serving.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "essim needs Python 3.11 or newer"'

@@ -15,7 +15,7 @@ SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob
 # Imports point to rooms above. `reports` is a room of its own between `validate` and `cli`.
 ROOMS = [
     *("errors", "text", "model", "hardware", "methods", "step", "engines"),
-    *("results", "simulate", "validate", "reports", "api", "cli", "__main__"),
+    *("results", "simulate", "validate", "serving", "reports", "api", "cli", "__main__"),
 ]
 RANK = {room: i for i, room in enumerate(ROOMS)}
 # Where torch, plotly and the packages that measure are at home.

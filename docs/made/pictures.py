@@ -17,7 +17,7 @@ from reports.parity_svg import svg
 ROOMS = {
     "essim": [
         *("errors", "text", "model", "hardware", "methods", "step", "engines"),
-        *("results", "simulate", "validate", "reports", "api", "cli"),
+        *("results", "simulate", "validate", "serving", "reports", "api", "cli"),
     ],
     "measure": ["harness", "kernels", "tables", "decode", "studies", "fidelity"],
 }

@@ -28,6 +28,7 @@ from essim.cli.options import (
 )
 from essim.cli.profile import app as profile_commands
 from essim.cli.progress import progress, table_progress
+from essim.cli.serving import plan, serve
 from essim.cli.using import breakeven, diff, pareto
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
@@ -186,7 +187,7 @@ def measure(
     print(f"\nNext: {next_command(written)}")
 
 
-for _command in (fidelity, figure2, compare, validate, pareto, breakeven, diff):
+for _command in (serve, plan, fidelity, figure2, compare, validate, pareto, breakeven, diff):
     app.command()(shows_errors(_command))
 app.add_typer(profile_commands, name="profile")
 
@@ -227,9 +228,9 @@ def list_(
 @shows_errors
 def schema() -> None:
     """Print the JSON schema of a scenario file, for editors."""
-    from essim.simulate.scenario import schema as scenario_schema
+    from essim.serving.keys import schema as keys
 
-    print_json(scenario_schema())
+    print_json(keys())
 
 
 @app.callback(invoke_without_command=True)

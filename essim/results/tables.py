@@ -23,6 +23,7 @@ from essim.results.column import (
     TERAFLOP,
     TOKENS,
     Column,
+    Format,
 )
 from essim.results.columns import COLUMNS
 
@@ -118,7 +119,34 @@ FIGURE2_COLUMNS = _named(
     }
 )
 
-_KNOWN = PAIR_COLUMNS | _SUMMARY_COLUMNS | _OP_COLUMNS | _USE_COLUMNS | FIGURE2_COLUMNS | COLUMNS
+_PER_S = Format("/s", 1.0, 3, brief=",.3g")
+
+# What a deployment does with its traffic, and a plan's deployments.
+_SERVING_COLUMNS = _named(
+    {
+        "requests_per_s": Column("1/s", "requests a second", "", _PER_S, "requests/s"),
+        "queue_growth_per_s": Column("1/s", "queue grows by", "", _PER_S, "queue grows"),
+        "goodput_per_s": Column("1/s", "goodput in requests", "", _PER_S, "goodput/s"),
+        "rate_per_gpu": Column("1/s", "requests a second a GPU", "", _PER_S, "requests/s a GPU"),
+        "kept_frac": Column("1", "keep the promise", "", SHARE, "kept"),
+        "tokens_per_s_per_gpu": Column("tokens/s", "output a GPU", "", RATE, "tokens/s a GPU"),
+        "tokens_per_s_per_user": Column("tokens/s", "output a user", "", RATE, "tokens/s a user"),
+        "busy_frac": Column("1", "GPUs busy", "", SHARE, "busy"),
+        "exposed_routing_frac": Column("1", "routing exposed", "", SHARE, "exposed routing"),
+        "peak_kv_frac": Column("1", "KV pool at its fullest", "", SHARE, "KV peak"),
+        "kv_frac": Column("1", "KV pool in use", "", SHARE),
+    }
+)
+
+_KNOWN = (
+    PAIR_COLUMNS
+    | _SERVING_COLUMNS
+    | _SUMMARY_COLUMNS
+    | _OP_COLUMNS
+    | _USE_COLUMNS
+    | FIGURE2_COLUMNS
+    | COLUMNS
+)
 
 # What a name ends in -> its unit, and how it is shown.
 _ENDINGS = {

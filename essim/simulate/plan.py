@@ -15,7 +15,7 @@ from essim.errors import BadValueError
 from essim.hardware.profile import find_profile
 from essim.methods.routing import expand_preset, read_profile
 from essim.model.hf import expand_model
-from essim.simulate.scenario import Scenario
+from essim.simulate.scenario import SERVING_KEYS, Scenario
 from essim.text.problems import shown
 from essim.text.yaml import (
     Document,
@@ -54,7 +54,7 @@ def points_of(
     document: Document, overrides: Sequence[tuple[str, Any]] = ()
 ) -> tuple[Scenario, list[Scenario]]:
     """Return what `load_scenario` does, of data and of dotted keys with the values to set."""
-    data = copy.deepcopy(document.data)
+    data = {k: copy.deepcopy(v) for k, v in document.data.items() if k not in SERVING_KEYS}
     _locate(data, document.file.parent)
     _expand(data, document)
     set_paths = [_override(key, value, data, document) for key, value in overrides]

@@ -16,6 +16,9 @@ from essim.model.shape import ATTENDS, Count, ModelShape
 from essim.text.files import is_folder, is_there
 from essim.text.yaml import Strict, nearest_hint
 
+# Keys of a scenario that `essim.serving` reads: traffic, and how it is served.
+SERVING_KEYS = ("traffic", "slo", "server", "plan")
+
 
 class Workload(Strict):
     """One batch of equal requests, prefilled one sequence at a time and decoded together."""

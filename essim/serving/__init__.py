@@ -1,0 +1,1 @@
+"""Traffic and a promise: what a deployment serves, and the cheapest that keeps it."""
