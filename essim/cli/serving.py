@@ -184,7 +184,7 @@ def _asked(
     file = find_scenario(scenario)
     asked = load_asked(file, overrides)
     offer = offered(asked.traffic, file.parent, seed)
-    return file, asked, offer, Simulator(file.parent).profile(asked.point.hardware)
+    return file, asked, offer, Simulator().profile(asked.point.hardware)
 
 
 def _manifest(file: Path, overrides: list[str], profiles: list[HardwareProfile]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Planner:
         slo = self.asked.slo
         if not any((slo.ttft_s, slo.tpot_s, slo.itl_s, slo.e2e_s)):
             raise InputError("a plan needs a promise", "Such as ttft_s: 2", file=file, key="slo")
-        self.simulator = Simulator(self.folder)
+        self.simulator = Simulator()
         self.sample = replace(self.offer, requests=self.offer.requests[:_SAMPLE])
         self.longest = max(request.input_tokens for request in self.offer.requests)
         self.shared: dict[tuple[Any, ...], StepPrices] = {}
