@@ -148,7 +148,7 @@ def plan(
 
     file, asked, offer, _ = _asked(scenario, set_, seed)
     check_outputs([file], out, html)
-    planner = Planner(asked, offer, file.parent, strict=strict)
+    planner = Planner(asked, offer, strict=strict)
     with progress() as tell:
         rows, points = planner.rows(tell)
     said = sentences(rows, offer, asked)

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from essim.errors import InputError
@@ -44,7 +43,6 @@ class Planner:
 
     asked: Asked
     offer: Offered
-    folder: Path
     strict: bool = False
     points: list[Row] = field(default_factory=list)
 

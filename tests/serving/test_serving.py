@@ -200,7 +200,7 @@ def test_a_preempted_request_is_computed_again() -> None:
 def planned(*overrides: str) -> tuple[Planner, list, list]:
     asked = asked_of("traffic.requests=150", "traffic.rate=60", *overrides)
     offer = offered(asked.traffic, ROOT, seed=0)
-    planner = Planner(asked, offer, ROOT)
+    planner = Planner(asked, offer)
     return planner, *planner.rows()
 
 
@@ -249,7 +249,7 @@ def test_a_plan_needs_a_promise_and_an_open_loop() -> None:
     ):
         asked = load_asked(find_scenario("chat-service"), [override])
         with pytest.raises(InputError, match=said):
-            Planner(asked, offered(asked.traffic, Path(), 0), ROOT)
+            Planner(asked, offered(asked.traffic, Path(), 0))
 
 
 def test_a_saving_is_undecided_where_the_prices_allow_either() -> None:
