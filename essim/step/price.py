@@ -13,6 +13,7 @@ from essim.hardware.distribution import Distribution
 from essim.hardware.profile import HardwareProfile
 from essim.hardware.spec import ProfileSpec
 from essim.step.kinds import KINDS, Case, Point, Work
+from essim.step.like import form_of
 from essim.step.transfer import (
     busy_s,
     carried_s,
@@ -134,7 +135,21 @@ class CostModel:
             price = self._carried(kind, work, point)
         if price is None and work.stand_in_tokens is not None:
             price = self._stand_in(work, work.stand_in_tokens, point)
-        return price
+        return self._like(work) if price is None else price
+
+    def _like(self, work: Work) -> Price | None:
+        """Return the time of a router that was not measured, by those that were."""
+        form = form_of(self.profile) if work.phases else None
+        if form is None:
+            return None
+        bandwidth = self.profile.nominal.gpu.bandwidth_bytes_per_s.value
+        mean = form.time_s(work.phases, float(np.asarray(work.axes["batch"])), bandwidth)
+        mean = np.maximum(mean, floor_s(work, self.profile.spec, self.case))
+        return Price(
+            *(mean, _rank("transferred")),
+            error="transferred like",
+            latency_s=form.waits_s(work.phases),
+        )
 
     def _looked_up(self, work: Work, *, rising: bool = False) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,66 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class RouteWork:
-    """The least work of choosing pages in one layer, all sequences of one batch entry counted once.
+class Phase:
+    """A part of routing that the next part waits for, in one layer and for one sequence.
 
     Attributes
     ----------
-    read_bytes
-        Summary (or key) bytes read for one sequence, per context length.
-    flops
-        Multiply-adds times two for one sequence, per context length.
+    kind
+        What it is like: ``project`` (small matrices), ``scan`` (scores of what is cached), ``top``
+        (softmax, reduction, choice) or ``gather`` (copies and offsets).
+    byte_count, flops
+        The least bytes read and FLOPs (multiply-adds times two), per context length.
+    weight_bytes
+        Weights, which all sequences of a batch share.
     launches
         Kernels of a stepwise GPU router.
+    alone_bytes, alone_items
+        What a thread block reads and passes over by itself, one after the other, for one of
+        `rows`: bytes of a scan, values of a choice. 0 where the work is spread over the GPU.
+    blocks, rows
+        Thread blocks that share a row where the GPU has room for those of all rows.
     """
 
-    read_bytes: Values
-    flops: Values
-    launches: int = 0
+    kind: Literal["project", "scan", "top", "gather"]
+    byte_count: Values | float = 0.0
+    flops: Values | float = 0.0
+    weight_bytes: float = 0.0
+    launches: int = 1
+    alone_bytes: Values | float = 0.0
+    alone_items: Values | float = 0.0
+    blocks: int = 1
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class RouteWork:
+    """The least work of choosing tokens in one layer for one sequence: its phases, in order."""
+
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def read_bytes(self) -> Values:
+        """Summary, key and label bytes read, per context length."""
+        return self._sum("byte_count")
+
+    @property
+    def flops(self) -> Values:
+        """Multiply-adds times two, per context length."""
+        return self._sum("flops")
+
+    @property
+    def weight_bytes(self) -> float:
+        """Weights that all sequences of a batch share."""
+        return sum(phase.weight_bytes for phase in self.phases)
+
+    @property
+    def launches(self) -> int:
+        """Kernels of a stepwise GPU router."""
+        return sum(phase.launches for phase in self.phases)
+
+    def _sum(self, name: str) -> Values:
+        return np.asarray(sum(getattr(phase, name) for phase in self.phases), dtype=np.float64)
 
 
 SELECTORS: dict[str, type[Selector]] = {}
@@ -140,8 +184,7 @@ class Selector(Strict):
         channels
             What a channel filter leaves; None for kernels that ignore it and read whole summaries.
         """
-        zero = np.zeros_like(context, dtype=np.float64)
-        return RouteWork(zero, zero)
+        return RouteWork()
 
     def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:
         """Return bytes of the chosen indices of one sequence in one layer."""

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from essim.methods.selectors import paged
-from essim.methods.selectors.base import RouteWork, Selector, Tokens, Values
+from essim.methods.selectors.base import Phase, RouteWork, Selector, Tokens, Values
 from essim.model.shape import Count, ModelShape, dtype_bytes
 
 
@@ -86,13 +86,20 @@ class Quest(Selector):
         """Return H (S/p) D multiply-adds over min and max of every page.
 
         One multiply-add a channel: the sign of q says which product is larger. Two kernels,
-        estimate and top-k: the summary update is part of the KV append.
+        estimate and top-k: the summary update is part of the KV append. A block chooses alone, for
+        a query head, or for a group after the softmax of each of its heads.
         """
         count = np.ceil(context / self.page_tokens)
+        passes = 1 if self.per == "query_head" else 1 + model.heads // model.kv_heads
         return RouteWork(
-            read_bytes=2.0 * count * model.kv_width * dtype_bytes(self.summary_dtype),
-            flops=2.0 * count * model.q_width,
-            launches=2,
+            (
+                Phase(
+                    "scan",
+                    byte_count=2.0 * count * model.kv_width * dtype_bytes(self.summary_dtype),
+                    flops=2.0 * count * model.q_width,
+                ),
+                Phase("top", alone_items=passes * count),
+            )
         )
 
     def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essim.methods.routing import Routing
-from essim.methods.selectors import Selector
+from essim.methods.selectors import Phase, Selector
 from essim.model.shape import ModelShape
 from essim.text.yaml import Strict
 
@@ -154,6 +154,7 @@ class Work:
     `family` is what ops have in common whose prices are off alike.
     `stand_in_tokens`: where this op's own table does not reach, it is priced as dense attention
     over so many tokens.
+    `phases`: where nothing was measured of it, it is priced by these, as like kernels are.
     """
 
     table: str
@@ -168,6 +169,7 @@ class Work:
     units: tuple[str, float] | None = None
     family: str = "other"
     stand_in_tokens: Values | None = None
+    phases: tuple[Phase, ...] = ()
 
 
 Pricer = Callable[[Case, Point], Work]
