@@ -115,10 +115,22 @@ class CostModel:
         return replace(price, mean_s=mean_s, rank=rank, error=price.error or _error(rank, work))
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
+        if work.share is not None:
+            return self._share(work, *work.share, point)
         price = self._known(kind, work, point)
         if price is None and self.profile.reference is not None:
             price = self._of_reference(kind, work, point)
-        return price or self._roofline(work)
+        price = price or self._roofline(work)
+        if not np.any(work.other_s):
+            return price
+        # What another device takes is what a publication says, beside the GPU's own part.
+        return price.at(price.mean_s + work.other_s, "published")
+
+    def _share(self, work: Work, kind: str, share: float, point: Point) -> Price:
+        """Return a share of another op's price, no less than the least time of its own work."""
+        whole = self.price(kind, point)
+        mean = np.maximum(share * whole.mean_s, floor_s(work, self.profile.spec, self.case))
+        return whole.at(mean, "scaled")
 
     def _known(self, kind: str, work: Work, point: Point, *, rising: bool = False) -> Price | None:
         """Return a price that this profile's own numbers give, None where they give none."""

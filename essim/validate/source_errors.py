@@ -2,7 +2,8 @@
 
 It predicts what was measured from other measurements and writes ``essim/step/errors.json``: the
 last tick of an axis from those before, heads and widths of the surveys from the tables of one
-shape, GEMMs from other GEMMs, routers from other routers, and every table's points from the roofline.
+shape, GEMMs from other GEMMs, routers from other routers, and every table's points from the
+roofline.
 """
 
 from __future__ import annotations

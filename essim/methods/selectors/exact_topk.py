@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +19,8 @@ class ExactTopK(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    granularity: ClassVar[str] = "token"
+    usual: ClassVar[Mapping[str, Any]] = {"top_tokens": 2048}
     scans_keys: ClassVar[bool] = True
     router_table: ClassVar[str] = "gpu_route_exact_topk"
 

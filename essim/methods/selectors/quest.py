@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -22,6 +23,8 @@ class Quest(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    granularity: ClassVar[str] = "page"
+    usual: ClassVar[Mapping[str, Any]] = {"budget_tokens": 2048, "per": "kv_head"}
     router_table: ClassVar[str] = "gpu_route_quest"
     summary_table: ClassVar[str] = "summary_build_quest"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
@@ -52,6 +53,8 @@ class RocketKV(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    granularity: ClassVar[str] = "page"
+    usual: ClassVar[Mapping[str, Any]] = {"prompt_budget": 4096, "page_tokens": 4, "top_pages": 32}
 
     kind: Literal["rocketkv"] = "rocketkv"
     budget_tokens: Count | None = None

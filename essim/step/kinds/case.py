@@ -155,6 +155,8 @@ class Work:
     `stand_in_tokens`: where this op's own table does not reach, it is priced as dense attention
     over so many tokens.
     `phases`: where nothing was measured of it, it is priced by these, as like kernels are.
+    `other_s` are seconds of a device that no profile has, as published.
+    `share`: this op is so much of another kind's.
     """
 
     table: str
@@ -162,7 +164,7 @@ class Work:
     keys: Mapping[str, object] = field(default_factory=dict)
     byte_count: float | Values = 0.0
     flops: float | Values = 0.0
-    launches: int = 1
+    launches: float = 1
     device: Device = "gpu"
     dtype: str = "bf16"
     gemm: tuple[int, int] | None = None
@@ -170,6 +172,8 @@ class Work:
     family: str = "other"
     stand_in_tokens: Values | None = None
     phases: tuple[Phase, ...] = ()
+    other_s: float | NDArray[np.float64] = 0.0
+    share: tuple[str, float] | None = None
 
 
 Pricer = Callable[[Case, Point], Work]

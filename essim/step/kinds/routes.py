@@ -47,6 +47,7 @@ def _gpu_route(kernel: str) -> Pricer:
             units=("batch", float(case.model.kv_heads)),
             family="router",
             phases=route.phases if stepwise else _in_one_kernel(route.phases),
+            other_s=np.asarray(point.batch * route.device_s + route.link_s, dtype=np.float64),
         )
 
     return work
