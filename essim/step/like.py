@@ -24,6 +24,7 @@ from essim.methods.selectors import SELECTORS, Phase, Selector
 from essim.model.shape import PRESETS, ModelShape
 
 Values = NDArray[np.float64]
+Lanes = float | NDArray[np.number[Any]]
 _FUSED = "gpu_route_fused"
 _PROJECTION = "gpu_proxy"
 # Of the H200 that routers were measured on; blocks that share a row need room there.
@@ -47,7 +48,7 @@ class Form:
     scan: Values
     project: Values
 
-    def time_s(self, phases: Sequence[Phase], batch: float, bytes_per_s: float) -> Values:
+    def time_s(self, phases: Sequence[Phase], batch: Lanes, bytes_per_s: float) -> Values:
         """Return seconds of a router's phases for a batch."""
         own = [phase for phase in phases if phase.kind != "project"]
         small = [phase for phase in phases if phase.kind == "project"]
@@ -61,10 +62,11 @@ class Form:
         return float(others * self.scan[0] + small * self.project[0])
 
 
-def _features(phases: Sequence[Phase], batch: float, bytes_per_s: float) -> Values:
+def _features(phases: Sequence[Phase], batch: Lanes, bytes_per_s: float) -> Values:
     """Return launches, least seconds, bytes alone and values alone: [..., 4]."""
-    moved = sum((batch * p.byte_count + p.weight_bytes for p in phases), 0.0)
-    shared = [max(1, min(p.blocks, int(_MULTIPROCESSORS // (batch * p.rows)))) for p in phases]
+    moved = sum((np.asarray(batch) * p.byte_count + p.weight_bytes for p in phases), 0.0)
+    room = [_MULTIPROCESSORS // (np.asarray(batch) * p.rows) for p in phases]
+    shared = [np.clip(n, 1, p.blocks) for n, p in zip(room, phases, strict=True)]
     alone = [
         sum((getattr(p, name) / n for p, n in zip(phases, shared, strict=True)), 0.0)
         for name in ("alone_bytes", "alone_items")

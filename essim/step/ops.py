@@ -166,8 +166,7 @@ def _layer(
         build.add("await", "await", layer, waits=[f"index_h2d.{layer}"])
     elif own is not None and place.stream != MAIN_STREAM:
         waits = [f"route.{layer}"]
-    chosen = own is not None
-    if chosen and selector.has("fetched_bytes"):
+    if own is not None and selector.has("fetched_bytes"):
         waits.append(build.add("fetch", "kv_fetch", layer, "h2d", waits=[f"route.{layer}"]))
     build.add("attn", _attention(model, layer, selector), layer, waits=waits)
     if layer >= selector.dense_layers() and selector.has("after_work"):

@@ -12,6 +12,7 @@ from essim.errors import PricingError
 from essim.hardware.distribution import Distribution
 from essim.hardware.profile import HardwareProfile
 from essim.hardware.spec import ProfileSpec
+from essim.step.held import differing, mismatch
 from essim.step.kinds import KINDS, Case, Point, Work
 from essim.step.like import form_of
 from essim.step.transfer import (
@@ -129,8 +130,7 @@ class CostModel:
     def _share(self, work: Work, kind: str, share: float, point: Point) -> Price:
         """Return a share of another op's price, no less than the least time of its own work."""
         whole = self.price(kind, point)
-        mean = np.maximum(share * whole.mean_s, floor_s(work, self.profile.spec, self.case))
-        return whole.at(mean, "scaled")
+        return whole.at(np.maximum(share * whole.mean_s, self.floor_s(work)), "scaled")
 
     def _known(self, kind: str, work: Work, point: Point, *, rising: bool = False) -> Price | None:
         """Return a price that this profile's own numbers give, None where they give none."""
@@ -155,13 +155,9 @@ class CostModel:
         if form is None:
             return None
         bandwidth = self.profile.nominal.gpu.bandwidth_bytes_per_s.value
-        mean = form.time_s(work.phases, float(np.asarray(work.axes["batch"])), bandwidth)
-        mean = np.maximum(mean, floor_s(work, self.profile.spec, self.case))
-        return Price(
-            *(mean, _rank("transferred")),
-            error="transferred like",
-            latency_s=form.waits_s(work.phases),
-        )
+        mean = form.time_s(work.phases, work.axes.get("batch", 1.0), bandwidth)
+        mean, waits_s = np.maximum(mean, self.floor_s(work)), form.waits_s(work.phases)
+        return Price(mean, _rank("transferred"), error="transferred like", latency_s=waits_s)
 
     def _looked_up(self, work: Work, *, rising: bool = False) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.
@@ -233,13 +229,7 @@ class CostModel:
         if selector not in holds_for.get("selector", [selector]):
             return None
         there = self.case.measured_with(holds_for)
-        alike = KINDS[kind].work(there, point)
-        share = 1.0
-        if work.units and alike.units:
-            axis, share = work.units[0], work.units[1] / alike.units[1]
-            axes = {**alike.axes, axis: np.asarray(alike.axes[axis]) * share}
-            moved, flops = alike.byte_count * share, alike.flops * share
-            alike = replace(alike, axes=axes, byte_count=moved, flops=flops)
+        alike = KINDS[kind].work(there, point).in_units_of(work)
         price = self._looked_up(alike, rising=True)
         if price is None:
             return None
@@ -248,7 +238,7 @@ class CostModel:
         before_s, after_s = busy_s(alike, nominal, there), busy_s(work, nominal, self.case)
         mean = carried_s(price.mean_s, price.latency_s, before_s, after_s)
         mean = np.maximum(mean, floor_s(work, spec, self.case))
-        shape = all(key in _SHAPE for key in self._differing(work))
+        shape = all(key in _SHAPE for key in differing(holds_for, self._settings))
         return price.at(mean, "transferred" if shape else "scaled")
 
     def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point) -> Price | None:
@@ -281,17 +271,9 @@ class CostModel:
     def _roofline(self, work: Work) -> Price:
         return Price(roofline_s(work, self.profile, self.case), _rank("roofline"))
 
-    def _differing(self, work: Work) -> list[str]:
-        """Return the settings that the table does not hold for."""
-        holds_for = self.profile.spec.tables[work.table].holds_for
-        return [key for key, values in holds_for.items() if self._settings.get(key) not in values]
-
     def _mismatch(self, work: Work) -> str:
         """Return the first setting the table does not hold for, or an empty string."""
-        for key in self._differing(work):
-            values = self.profile.spec.tables[work.table].holds_for[key]
-            return f"its table holds for {key} {_listed(values)}, not {self._settings.get(key)}"
-        return ""
+        return mismatch(self.profile.spec.tables[work.table].holds_for, self._settings)
 
     def _why(self, work: Work) -> str:
         if work.table not in self.profile.spec.tables:
@@ -309,14 +291,6 @@ def _error(rank: NDArray[np.int8], work: Work) -> str:
     if source in STRICT_SOURCES:
         return ""
     return f"{source} {work.family}" if source == "transferred" else source
-
-
-def _listed(values: list[int | str]) -> str:
-    """Return settings for people: three and more whole numbers in a row as a span."""
-    numbers = [value for value in values if isinstance(value, int)]
-    if len(values) > 2 and values == numbers == [*range(numbers[0], numbers[-1] + 1)]:
-        return f"{numbers[0]}..{numbers[-1]}"
-    return str(values)
 
 
 def _rank(source: str) -> NDArray[np.int8]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -174,6 +174,15 @@ class Work:
     phases: tuple[Phase, ...] = ()
     other_s: float | NDArray[np.float64] = 0.0
     share: tuple[str, float] | None = None
+
+    def in_units_of(self, other: Work) -> Work:
+        """Return this work where a kernel sees as many units along the axis as in another."""
+        if not self.units or not other.units:
+            return self
+        axis, share = other.units[0], other.units[1] / self.units[1]
+        axes = {**self.axes, axis: np.asarray(self.axes[axis]) * share}
+        moved, flops = self.byte_count * share, self.flops * share
+        return replace(self, axes=axes, byte_count=moved, flops=flops)
 
 
 Pricer = Callable[[Case, Point], Work]
