@@ -26,6 +26,7 @@ from essim.cli.options import (
 )
 from essim.cli.profile import app as profile_commands
 from essim.cli.progress import progress, table_progress
+from essim.cli.published import published
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
@@ -222,6 +223,7 @@ def measure(
 
 app.command()(shows_errors(compare))
 app.command()(shows_errors(validate))
+app.command()(shows_errors(published))
 app.add_typer(profile_commands, name="profile")
 
 

@@ -94,6 +94,20 @@ def figure2(rows: list[Row], about: dict[str, Any]) -> bytes:
     return _page("Routing's share of attention-side compute", blocks)
 
 
+def published(
+    rows: list[Row],
+    systems: list[Row],
+    missing: list[Row],
+    curves: list[Row],
+    about: dict[str, Any],
+) -> bytes:
+    """Return the page of published comparisons."""
+    from reports.published import published_blocks
+
+    blocks = published_blocks(rows, systems, missing, curves, about)
+    return _page("Published and predicted", blocks)
+
+
 def step_files(
     trace: Path | None,
     html: Path | None,

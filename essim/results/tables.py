@@ -22,6 +22,7 @@ from essim.results.column import (
     TERAFLOP,
     TOKENS,
     Column,
+    Format,
 )
 from essim.results.columns import COLUMNS
 
@@ -30,6 +31,7 @@ def _named(columns: dict[str, Column]) -> dict[str, Column]:
     return {name: replace(column, name=name) for name, column in columns.items()}
 
 
+_NUMBER = Format(brief=",.4g")
 _CONTEXT = Column("tokens", "context", "", TOKENS, "context")
 
 # A cell that was both predicted and measured.
@@ -106,7 +108,41 @@ FIGURE2_COLUMNS = _named(
     }
 )
 
-_KNOWN = PAIR_COLUMNS | _SUMMARY_COLUMNS | _OP_COLUMNS | FIGURE2_COLUMNS | COLUMNS
+# A published number beside its prediction, and a system's errors.
+PUBLISHED_COLUMNS = _named(
+    {
+        "system": Column("", "system"),
+        "setting": Column("", "setting"),
+        "metric": Column("", "metric"),
+        "unit": Column("", "unit"),
+        "published": Column("", "published", shown=_NUMBER),
+        "predicted": Column("", "predicted", shown=_NUMBER),
+        "error_frac": Column("1", "error", "", ERROR, "error"),
+        "kind": Column("", "kind"),
+        "fitted": Column("", "parameters fitted", short="fitted"),
+        "fitted_on": Column("", "on numbers", short="on"),
+        "held_out": Column("", "held out", short="held out"),
+        "note": Column("", "note"),
+    }
+)
+SYSTEM_COLUMNS = _named(
+    {
+        "numbers": Column("", "numbers"),
+        "checked": Column("", "checked"),
+        "median_error_frac": Column("1", "median error", "", SIZE_OF_ERROR),
+        "worst_error_frac": Column("1", "worst error", "", SIZE_OF_ERROR),
+    }
+)
+
+_KNOWN = (
+    PUBLISHED_COLUMNS
+    | SYSTEM_COLUMNS
+    | PAIR_COLUMNS
+    | _SUMMARY_COLUMNS
+    | _OP_COLUMNS
+    | FIGURE2_COLUMNS
+    | COLUMNS
+)
 
 # What a name ends in -> its unit, and how it is shown.
 _ENDINGS = {

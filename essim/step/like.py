@@ -148,16 +148,20 @@ def _point(
     return _features(work.phases, at["batch"], profile.nominal.gpu.bandwidth_bytes_per_s.value)
 
 
-def least_squares(parts: Sequence[tuple[Values, Values]]) -> Values:
+def least_squares(parts: Sequence[tuple[Values, Values]], known_s: Values | float = 0.0) -> Values:
     """Return the terms, none negative, with the least squares of relative errors.
 
     Parameters
     ----------
     parts
         Features [points, terms] and seconds [points] of each kernel; all kernels count alike.
+    known_s
+        What no term explains, for each point of all parts in order.
     """
     rows = np.concatenate([x / (t * len(t) ** 0.5)[:, None] for x, t in parts])
-    ones = np.concatenate([np.full(len(t), len(t) ** -0.5) for _, t in parts])
+    times_s = np.concatenate([t for _, t in parts])
+    counts = np.concatenate([np.full(len(t), len(t) ** -0.5) for _, t in parts])
+    ones = counts * (1 - known_s / times_s)
     terms, best, least = range(rows.shape[1]), np.zeros(rows.shape[1]), np.inf
     for count in range(1, len(terms) + 1):
         for chosen in combinations(terms, count):

@@ -19,6 +19,7 @@ class ChunkedPrefill(Kept):
     unrouted: ClassVar[str] = "it selects in prefill alone, and decodes as dense attention does"
     granularity: ClassVar[str] = "block of 128"
     needs: ClassVar[str] = "queries of a chunk"
+    rate_source: ClassVar[str] = "assumed"
 
     kind: Any
     block_tokens: Count = 128
@@ -26,7 +27,7 @@ class ChunkedPrefill(Kept):
 
     def assumes(self) -> str:
         """Return the share of causal attention that is computed."""
-        return f"{self.density_frac:.1%} of a prompt's attention is computed (assumed)"
+        return f"{self.density_frac:.1%} of a prompt's attention is computed ({self.rate_source})"
 
     def prefill_density(self, tokens: int) -> float:
         """Return the share, and the diagonal's blocks besides."""
@@ -56,19 +57,27 @@ class ByBlocks(ChunkedPrefill):
 class FlashPrefill(ByBlocks):
     """FlashPrefill (2025): attention over blocks whose mean key scores near the best.
 
-    Source: the released code, exact for its kernels; how many blocks pass depends on the data.
+    Source: the released code, exact for its kernels; how many blocks pass depends on the data: as
+    many as CompactAttention's speedups over dense attention and over this leave at 128K.
     """
 
+    rate_source: ClassVar[str] = "inferred from published speedups at 128K"
+
     kind: Literal["flashprefill"] = "flashprefill"
+    density_frac: Share = 0.4475
 
 
 class CompactAttention(ByBlocks):
     """CompactAttention (2025): FlashPrefill's mask as a table of blocks, dense over their union.
 
-    Source: the paper and the released code; the union's share is inferred from its speedup.
+    Source: the paper and the released code; the union's share is all that its published speedup
+    over dense attention leaves at 128K, 1/2.79.
     """
 
+    rate_source: ClassVar[str] = "inferred from published speedups at 128K"
+
     kind: Literal["compactattention"] = "compactattention"
+    density_frac: Share = 0.358
 
     def prefill_work(self, model: ModelShape, tokens: int) -> RouteWork:
         """Return FlashPrefill's work and the unions: a flag for each pair of blocks and head."""
