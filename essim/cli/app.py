@@ -27,6 +27,7 @@ from essim.cli.options import (
 from essim.cli.profile import app as profile_commands
 from essim.cli.progress import progress, table_progress
 from essim.cli.published import published
+from essim.cli.ranking import rank
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
 
@@ -224,6 +225,7 @@ def measure(
 app.command()(shows_errors(compare))
 app.command()(shows_errors(validate))
 app.command()(shows_errors(published))
+app.command()(shows_errors(rank))
 app.add_typer(profile_commands, name="profile")
 
 

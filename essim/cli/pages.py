@@ -94,6 +94,15 @@ def figure2(rows: list[Row], about: dict[str, Any]) -> bytes:
     return _page("Routing's share of attention-side compute", blocks)
 
 
+def ranking(
+    name: str, rows: list[ResultRow], ranked: list[Row], said: list[str], about: dict[str, Any]
+) -> bytes:
+    """Return the page of ranked selectors."""
+    from reports.ranking import ranking_blocks
+
+    return _page(name, ranking_blocks(rows, ranked, said, about))
+
+
 def published(
     rows: list[Row],
     systems: list[Row],

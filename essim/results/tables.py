@@ -134,8 +134,32 @@ SYSTEM_COLUMNS = _named(
     }
 )
 
+# A selector of a sweep on one scale with the others.
+RANK_COLUMNS = _named(
+    {
+        "selector": COLUMNS["selector"],
+        "class": Column("", "class"),
+        "routing": COLUMNS["routing"],
+        "tpot_s": COLUMNS["tpot_s"],
+        "decode_tokens_per_s": COLUMNS["decode_tokens_per_s"],
+        "decode_tokens_per_s_p5": COLUMNS["decode_tokens_per_s_p5"],
+        "decode_tokens_per_s_p95": COLUMNS["decode_tokens_per_s_p95"],
+        "gain_over_dense_frac": COLUMNS["gain_over_dense_frac"],
+        "beats_dense_from_tokens": Column(
+            "tokens", "beats dense from", "", TOKENS, "beats dense from"
+        ),
+        "surely_from_tokens": Column("tokens", "surely from", "", TOKENS, "surely from"),
+        "early_routing": Column("", "early routing", short="early"),
+        "early_gain_frac": Column("1", "early gain", "", GAIN, "adds"),
+        "early_gain_frac_p5": Column("1", "early gain p5", "", GAIN, "p5"),
+        "early_gain_frac_p95": Column("1", "early gain p95", "", GAIN, "p95"),
+        "measured_frac": COLUMNS["measured_frac"],
+    }
+)
+
 _KNOWN = (
-    PUBLISHED_COLUMNS
+    RANK_COLUMNS
+    | PUBLISHED_COLUMNS
     | SYSTEM_COLUMNS
     | PAIR_COLUMNS
     | _SUMMARY_COLUMNS

@@ -205,6 +205,17 @@ def test_keys_in_the_cache_are_not_scored_on_the_cpu(scenario_file) -> None:
     )
 
 
+def test_a_row_says_what_it_assumes_and_what_an_early_query_loses(scenario_file) -> None:
+    base, _ = scenario(scenario_file, "louver", "hardware=h200-sxm", "routing=gpu_side-mid")
+    (row,) = SIMULATOR.rows([base])
+    assert row["assumes"] == (
+        "17.5% of tokens pass the threshold (published: 15 to 20 %); routed early it loses its "
+        "guarantee: an early query's scores bound no token's own"
+    )
+    base, _ = scenario(scenario_file, "snapkv", "hardware=h200-sxm")
+    assert SIMULATOR.rows([base])[0]["assumes"] is None
+
+
 def test_the_list_says_class_needs_memory_and_prices() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

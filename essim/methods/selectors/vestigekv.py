@@ -20,7 +20,9 @@ class VestigeKV(Chosen):
     Source: the released documents, exact for bytes and kernels of MLA; other models inferred.
     """
 
-    early_loses: ClassVar[str] = "nothing to gain: its scan uses the query of the step before"
+    early_loses: ClassVar[str] = (
+        "its order of work: its scan uses the query of the step before, early as it is"
+    )
     granularity: ClassVar[str] = "row"
     needs: ClassVar[str] = "query of the step before"
     summary_of: ClassVar[str] = "index rows"
@@ -65,8 +67,11 @@ class VestigeKV(Chosen):
         return float(model.kv_heads * self.index_row_bytes())
 
     def route_work(self, model: ModelShape, context: Tokens, channels: int | None) -> RouteWork:
-        """Return the scan of the archive: six kernels, of which one reads the index."""
-        tokens = np.asarray(context, dtype=np.float64)
+        """Return the scan of the archive: six kernels, of which one reads the index.
+
+        Below the limit they find nothing to read.
+        """
+        tokens = np.where(context < self.dense_below_tokens, 0.0, context)
         read = tokens * self.summary_bytes_per_token_layer(model)
         flops = 2.0 * tokens * model.heads * (64 + self.rank)
         chosen = 1.0 * self.selected_tokens(context)

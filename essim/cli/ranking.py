@@ -1,0 +1,75 @@
+"""``essim rank``: the selectors of a sweep on one scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from essim.cli.options import (
+    JsonOption,
+    ScenarioArg,
+    SeedOption,
+    SetOption,
+    print_json,
+    say_written,
+)
+from essim.errors import InputError
+
+# What a terminal has room for.
+_SHOWN = (
+    *("selector", "class", "routing", "tpot_s", "gain_over_dense_frac", "beats_dense_from_tokens"),
+    *("surely_from_tokens", "early_gain_frac", "early_gain_frac_p5", "early_gain_frac_p95"),
+)
+
+
+def rank(
+    scenario: ScenarioArg,
+    at: Annotated[
+        int | None, typer.Option(min=1, help="Input tokens to rank at; default the scenario's.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Rows as .csv or .parquet.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Curves and table as one HTML page.")] = None,
+    set_: SetOption = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    as_json: JsonOption = False,
+    seed: SeedOption = 0,
+) -> None:
+    """Rank a scenario's selectors: fastest, from where faster than dense, what earlier adds."""
+    from essim.cli import pages
+    from essim.cli.options import progress
+    from essim.results.files import result_files
+    from essim.results.tables import RANK_COLUMNS
+    from essim.simulate import ranking
+    from essim.simulate.plan import load_scenario
+    from essim.simulate.rows import manifest
+    from essim.simulate.scenario import find_scenario
+    from essim.simulate.sweep import Simulator
+    from essim.text.files import check_outputs, write_files
+    from reports import terminal as show
+
+    file = find_scenario(scenario)
+    check_outputs([file], out, html)
+    base, points = load_scenario(file, set_)
+    tokens = at or base.workload.input_tokens
+    lengths = sorted({point.workload.input_tokens for point in points})
+    if tokens not in lengths:
+        hint = f"One of {', '.join(map(str, lengths))}"
+        raise InputError(f"{tokens} is no input length of the sweep", hint, key="--at")
+    simulator = Simulator(file.parent, seed=seed)
+    with progress(len(points)) as advance:
+        rows = simulator.rows(points, advance)
+    ranked = ranking.rank(points, rows, tokens)
+    said = list(ranking.sentences(ranked, tokens))
+    profiles = [simulator.profile(n) for n in dict.fromkeys(p.hardware for p in points)]
+    about = manifest(file, set_, profiles)
+    files = {} if out is None else result_files(ranked, out, about, RANK_COLUMNS)
+    if html is not None:
+        files[html] = pages.ranking(base.name, rows, ranked, said, about)
+    write_files(files)
+    if as_json:
+        print_json({"rank": ranked, "verdict": said, "manifest": about})
+    else:
+        show.columns(ranked, _SHOWN)
+        print(*said, sep="\n")
+    say_written(out, html)
