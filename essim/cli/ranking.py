@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,11 +18,23 @@ from essim.cli.options import (
 )
 from essim.errors import InputError
 
+if TYPE_CHECKING:
+    from essim.simulate.scenario import Scenario
+
 # What a terminal has room for.
 _SHOWN = (
     *("selector", "class", "routing", "tpot_s", "gain_over_dense_frac", "beats_dense_from_tokens"),
     *("surely_from_tokens", "early_gain_frac", "early_gain_frac_p5", "early_gain_frac_p95"),
 )
+
+
+def _asked(tokens: int, points: Sequence[Scenario]) -> int:
+    """Return the input length to rank at; raise `InputError` where the sweep has none such."""
+    lengths = sorted({point.workload.input_tokens for point in points})
+    if tokens not in lengths:
+        hint = f"One of {', '.join(map(str, lengths))}"
+        raise InputError(f"{tokens} is no input length of the sweep", hint, key="--at")
+    return tokens
 
 
 def rank(
@@ -51,11 +64,7 @@ def rank(
     file = find_scenario(scenario)
     check_outputs([file], out, html)
     base, points = load_scenario(file, set_)
-    tokens = at or base.workload.input_tokens
-    lengths = sorted({point.workload.input_tokens for point in points})
-    if tokens not in lengths:
-        hint = f"One of {', '.join(map(str, lengths))}"
-        raise InputError(f"{tokens} is no input length of the sweep", hint, key="--at")
+    tokens = _asked(at or base.workload.input_tokens, points)
     simulator = Simulator(file.parent, seed=seed)
     with progress(len(points)) as advance:
         rows = simulator.rows(points, advance)

@@ -22,6 +22,9 @@ from essim.hardware.profile import HardwareProfile
 from essim.methods.routing import Routing
 from essim.methods.selectors import SELECTORS, Phase, Selector
 from essim.model.shape import PRESETS, ModelShape
+from essim.step.kinds.case import Case, Point, Work
+from essim.step.kinds.routes import ROUTE_KINDS
+from essim.step.transfer import busy_s
 
 Values = NDArray[np.float64]
 Lanes = float | NDArray[np.number[Any]]
@@ -138,14 +141,69 @@ def _point(
     kind: type[Selector], at: Mapping[str, Any], table: str, profile: HardwareProfile
 ) -> Values:
     """Return the features of a measured router at one point of its table."""
-    base = PRESETS["llama-3.1-8b"]
-    model = base.model_copy(update={k: v for k, v in at.items() if k in ModelShape.model_fields})
-    own = {k: v for k, v in at.items() if k in kind.model_fields}
-    selector = kind.model_construct(**own)  # what the table leaves open changes no work
+    model, selector = _measured(kind, at)
     channels = Routing(where="gpu", anchor="target").channels if table == _FUSED else None
     context = np.array(at["context_tokens"])
     work = selector.route_work(model, context, at.get("channels", channels) if channels else None)
     return _features(work.phases, at["batch"], profile.nominal.gpu.bandwidth_bytes_per_s.value)
+
+
+def _measured(kind: type[Selector], at: Mapping[str, Any]) -> tuple[ModelShape, Selector]:
+    """Return model and selector of a measured point; what its table leaves open changes no work."""
+    base = PRESETS["llama-3.1-8b"]
+    model = base.model_copy(update={k: v for k, v in at.items() if k in ModelShape.model_fields})
+    own = {k: v for k, v in at.items() if k in kind.model_fields}
+    return model, kind.model_construct(**own)
+
+
+def like_s(work: Work, profile: HardwareProfile, case: Case) -> tuple[Values, float] | None:
+    """Return seconds of a router by those that were measured, and what of them is latency."""
+    if work.table == "cpu_route":
+        ratio = cpu_ratio(profile)
+        return None if ratio is None else (ratio * busy_s(work, profile.nominal, case), 0.0)
+    form = form_of(profile) if work.phases else None
+    if form is None:
+        return None
+    bandwidth = profile.nominal.gpu.bandwidth_bytes_per_s.value
+    time_s = form.time_s(work.phases, work.axes.get("batch", 1.0), bandwidth)
+    return time_s, form.waits_s(work.phases)
+
+
+def cpu_ratio(profile: HardwareProfile) -> float | None:
+    """Return what a profile's CPU router takes of its least time, None where none is measured.
+
+    Fitted on ``cpu_route``, of whichever selector: how long threads wait for memory is the
+    machine's. A constant beside it comes out as nothing.
+    """
+    if "cpu" not in profile.fits:
+        profile.fits["cpu"] = _fitted_cpu(profile)
+    ratio: float | None = profile.fits["cpu"]
+    return ratio
+
+
+def _fitted_cpu(profile: HardwareProfile) -> float | None:
+    name = "cpu_route"
+    if name not in profile.tables:
+        return None
+    holds_for, table = profile.spec.tables[name].holds_for, profile.tables[name]
+    fixed = {key: values[-1] for key, values in holds_for.items()}
+    rows: list[list[float]] = []
+    times_s: list[float] = []
+    for keys, grid in table.grids.items():
+        axes = [part.ravel() for part in np.meshgrid(*grid.axes, indexing="ij")]
+        at = fixed | dict(zip(table.keys, keys, strict=True))
+        for *where, time_s in zip(*axes, grid.at(axes).mean_s, strict=True):
+            own: dict[str, Any] = at | {k: int(v) for k, v in zip(table.axes, where, strict=True)}
+            model, selector = _measured(SELECTORS[str(own.get("selector", "rocketkv"))], own)
+            asked: dict[str, Any] = {k: own[k] for k in ("channels", "projection_rank") if k in own}
+            asked |= {"where": "cpu", "anchor": "mid", "cpu_threads": own.get("threads", 8)}
+            routing = Routing.model_validate(asked)
+            case = Case(model, selector, routing)
+            point = Point(own["batch"], own["batch"], np.array([own["context_tokens"]]))
+            work = ROUTE_KINDS[name].work(case, point)
+            rows.append([float(busy_s(work, profile.nominal, case)[0])])
+            times_s.append(float(time_s))
+    return float(least_squares([(np.array(rows), np.array(times_s))])[0])
 
 
 def least_squares(parts: Sequence[tuple[Values, Values]], known_s: Values | float = 0.0) -> Values:

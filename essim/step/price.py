@@ -14,7 +14,7 @@ from essim.hardware.profile import HardwareProfile
 from essim.hardware.spec import ProfileSpec
 from essim.step.held import differing, mismatch
 from essim.step.kinds import KINDS, Case, Point, Work
-from essim.step.like import form_of
+from essim.step.like import like_s
 from essim.step.transfer import (
     busy_s,
     carried_s,
@@ -151,13 +151,12 @@ class CostModel:
 
     def _like(self, work: Work) -> Price | None:
         """Return the time of a router that was not measured, by those that were."""
-        form = form_of(self.profile) if work.phases else None
-        if form is None:
+        found = like_s(work, self.profile, self.case)
+        if found is None:
             return None
-        bandwidth = self.profile.nominal.gpu.bandwidth_bytes_per_s.value
-        mean = form.time_s(work.phases, work.axes.get("batch", 1.0), bandwidth)
-        mean, waits_s = np.maximum(mean, self.floor_s(work)), form.waits_s(work.phases)
-        return Price(mean, _rank("transferred"), error="transferred like", latency_s=waits_s)
+        mean, error = np.maximum(found[0], self.floor_s(work)), "transferred like"
+        known = Price(mean, _rank("transferred"), latency_s=found[1])
+        return replace(known, error=error) if work.phases else known
 
     def _looked_up(self, work: Work, *, rising: bool = False) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.

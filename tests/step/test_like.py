@@ -13,7 +13,7 @@ from essim.methods.selectors import SELECTORS, Phase
 from essim.model.shape import PRESETS
 from essim.step.errors import error_factors
 from essim.step.kinds import Case, Point
-from essim.step.like import form_of, least_squares, measured_routers
+from essim.step.like import cpu_ratio, form_of, least_squares, measured_routers
 from essim.step.price import SOURCES, CostModel
 
 H200 = load_profile(shipped("hardware_profiles") / "h200-sxm.yaml")
@@ -76,6 +76,20 @@ def test_least_squares_has_no_negative_terms_and_finds_what_is_there() -> None:
 def test_without_three_routers_there_is_no_form() -> None:
     alone = load_profile(shipped("hardware_profiles") / "a100-sxm-80gb.yaml")
     assert form_of(alone) is None
+
+
+def test_a_cpu_router_takes_its_multiple_of_the_least_time() -> None:
+    ratio = cpu_ratio(H200)
+    assert ratio == pytest.approx(1.718, abs=1e-3)
+    routing = Routing(where="cpu", anchor="mid")
+    selector = SELECTORS["double_sparsity"].model_validate({"kind": "double_sparsity"})
+    case, at = Case(LLAMA, selector, routing), Point(2, 2, np.array([131072]))
+    found = CostModel(H200, case).price("cpu_route", at)
+    assert SOURCES[found.rank[0]] == "transferred"
+    assert found.error == "transferred cpu"
+    # Labels of two sequences, and the proxy's second factor.
+    read = 2 * 131072 * 256 + 128 * 4096 * 2
+    assert found.mean_s[0] == pytest.approx(ratio * read / 7.853e10)
 
 
 def test_projections_have_their_own_terms() -> None:
