@@ -116,7 +116,7 @@ def _found() -> list[Published]:
 def published() -> list[str]:
     """Return errors by system and kind."""
     head = ["system", "kind", "numbers", "held out", "fitted", "median error", "worst"]
-    body = []
+    body: list[list[str]] = []
     for row in numbers.summary(_found()):
         errors = (row["median_error_frac"], row["worst_error_frac"])
         shown = ["–" if e is None else f"{float(e):.1%}" for e in errors]

@@ -70,8 +70,7 @@ def rank(
         rows = simulator.rows(points, advance)
     ranked = ranking.rank(points, rows, tokens)
     said = list(ranking.sentences(ranked, tokens))
-    profiles = [simulator.profile(n) for n in dict.fromkeys(p.hardware for p in points)]
-    about = manifest(file, set_, profiles)
+    about = manifest(file, set_, simulator.profiles(points))
     files = {} if out is None else result_files(ranked, out, about, RANK_COLUMNS)
     if html is not None:
         files[html] = pages.ranking(base.name, rows, ranked, said, about)

@@ -60,6 +60,10 @@ class Simulator:
                 raise InputError(error.message, error.hint, key="hardware") from None
         return self._profiles[name]
 
+    def profiles(self, points: Sequence[Scenario]) -> list[HardwareProfile]:
+        """Return the profiles of some points, each once."""
+        return [self.profile(n) for n in dict.fromkeys(point.hardware for point in points)]
+
     def rows(
         self, points: Sequence[Scenario], progress: Callable[[], None] = lambda: None
     ) -> list[ResultRow]:

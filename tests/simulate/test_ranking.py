@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from essim.simulate.plan import load_scenario
@@ -65,3 +68,16 @@ def test_sentences_answer_and_keep_to_what_is_sure(ranked) -> None:
 
 def test_a_length_at_which_nothing_runs_is_said() -> None:
     assert list(sentences([], 100)) == ["No selector runs at 100 input tokens."]
+
+
+@pytest.mark.parametrize("kind", ["dense", "loki", "rocketkv"])
+def test_the_ranking_that_the_docs_show_is_what_is_predicted(kind: str) -> None:
+    root = Path(__file__).parents[2]
+    with (root / "reports" / "data" / "zoo" / "rank.csv").open() as file:
+        shown = {row["selector"]: row for row in csv.DictReader(file)}
+    _, points = load_scenario(root / "scenarios" / "zoo.yaml", ("workload.input_tokens=131072",))
+    own = [point for point in points if point.selector.kind in (kind, "dense")]
+    found = {row["selector"]: row for row in rank(own, Simulator().rows(own), 131072)}[kind]
+    for key in ("tpot_s", "gain_over_dense_frac"):
+        assert found[key] == pytest.approx(float(shown[kind][key]), rel=1e-3, abs=1e-9), key
+    assert found["routing"] == shown[kind]["routing"]

@@ -33,18 +33,7 @@ class Kept(Selector):
         return np.asarray(self.attended_tokens(context), dtype=np.float64)
 
 
-class KeptPrompt(Kept):
-    """Evicts part of the prompt after prefill; what is generated stays."""
-
-    kind: Any
-    prompt_budget: Count = 4096
-
-    def kept_prompt_tokens(self, input_tokens: int) -> int:
-        """Return min(input, prompt_budget)."""
-        return min(input_tokens, self.prompt_budget)
-
-
-class SnapKV(KeptPrompt):
+class SnapKV(Kept):
     """SnapKV (Li et al., 2024): the prompt's tokens that its last queries attend to.
 
     Stage 1 of RocketKV, whose code it shares: the last 32 tokens stay, the others by pooled
@@ -55,9 +44,14 @@ class SnapKV(KeptPrompt):
     needs: ClassVar[str] = "prompt's last queries"
 
     kind: Literal["snapkv"] = "snapkv"
+    prompt_budget: Count = 4096
+
+    def kept_prompt_tokens(self, input_tokens: int) -> int:
+        """Return min(input, prompt_budget): what is generated stays."""
+        return min(input_tokens, self.prompt_budget)
 
 
-class TwinKV(KeptPrompt):
+class TwinKV(Kept):
     """TwinKV (2025): the prompt's tokens by value energy, less what distant keys repeat.
 
     Half of the prompt stays by default. Source: the abstract alone; the work of its choice, K

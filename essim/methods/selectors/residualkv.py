@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from essim.methods.selectors.base import Phase, RouteWork, Tokens, Values, share_of
-from essim.methods.selectors.chosen import ChosenTokens, Share
+from essim.methods.selectors.chosen import Chosen, Share
 from essim.model.shape import Count, ModelShape
 
 
-class ResidualKV(ChosenTokens):
+class ResidualKV(Chosen):
     """ResidualKV (2025): attends to 30 % of tokens, which it rebuilds from references.
 
     `stored_frac` of the KV is stored, codes and references together. How it chooses is not
@@ -19,6 +19,7 @@ class ResidualKV(ChosenTokens):
     Source: the abstract alone, with its shares; all else is a minimal model.
     """
 
+    granularity: ClassVar[str] = "token"
     off_cpu: ClassVar[str] = "the codes that residualkv scores lie in the KV cache"
 
     kind: Literal["residualkv"] = "residualkv"
