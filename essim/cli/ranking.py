@@ -19,22 +19,15 @@ from essim.cli.options import (
 from essim.errors import InputError
 
 if TYPE_CHECKING:
+    from essim.results.columns import ResultRow
     from essim.simulate.scenario import Scenario
+    from essim.simulate.sweep import Simulator
 
 # What a terminal has room for.
 _SHOWN = (
     *("selector", "class", "routing", "tpot_s", "gain_over_dense_frac", "beats_dense_from_tokens"),
     *("surely_from_tokens", "early_gain_frac", "early_gain_frac_p5", "early_gain_frac_p95"),
 )
-
-
-def _asked(tokens: int, points: Sequence[Scenario]) -> int:
-    """Return the input length to rank at; raise `InputError` where the sweep has none such."""
-    lengths = sorted({point.workload.input_tokens for point in points})
-    if tokens not in lengths:
-        hint = f"One of {', '.join(map(str, lengths))}"
-        raise InputError(f"{tokens} is no input length of the sweep", hint, key="--at")
-    return tokens
 
 
 def rank(
@@ -50,7 +43,6 @@ def rank(
 ) -> None:
     """Rank a scenario's selectors: fastest, from where faster than dense, what earlier adds."""
     from essim.cli import pages
-    from essim.cli.options import progress
     from essim.results.files import result_files
     from essim.results.tables import RANK_COLUMNS
     from essim.simulate import ranking
@@ -66,10 +58,8 @@ def rank(
     base, points = load_scenario(file, set_)
     tokens = _asked(at or base.workload.input_tokens, points)
     simulator = Simulator(file.parent, seed=seed)
-    with progress(len(points)) as advance:
-        rows = simulator.rows(points, advance)
-    ranked = ranking.rank(points, rows, tokens)
-    said = list(ranking.sentences(ranked, tokens))
+    rows = _simulated(simulator, points)
+    ranked, said = ranking.ranked(points, rows, tokens)
     about = manifest(file, set_, simulator.profiles(points))
     files = {} if out is None else result_files(ranked, out, about, RANK_COLUMNS)
     if html is not None:
@@ -80,4 +70,20 @@ def rank(
     else:
         show.columns(ranked, _SHOWN)
         print(*said, sep="\n")
-    say_written(out, html)
+    say_written(*files)
+
+
+def _asked(tokens: int, points: Sequence[Scenario]) -> int:
+    """Return the input length to rank at; raise `InputError` where the sweep has none such."""
+    lengths = sorted({point.workload.input_tokens for point in points})
+    if tokens not in lengths:
+        hint = f"One of {', '.join(map(str, lengths))}"
+        raise InputError(f"{tokens} is no input length of the sweep", hint, key="--at")
+    return tokens
+
+
+def _simulated(simulator: Simulator, points: Sequence[Scenario]) -> list[ResultRow]:
+    from essim.cli.options import progress
+
+    with progress(len(points)) as advance:
+        return simulator.rows(points, advance)

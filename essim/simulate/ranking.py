@@ -26,6 +26,14 @@ def rank(points: Sequence[Scenario], rows: Sequence[ResultRow], at_tokens: int) 
     return sorted(found, key=lambda row: -float(row["decode_tokens_per_s"] or 0.0))
 
 
+def ranked(
+    points: Sequence[Scenario], rows: Sequence[ResultRow], at_tokens: int
+) -> tuple[list[Row], list[str]]:
+    """Return `rank` and the `sentences` about it."""
+    found = rank(points, rows, at_tokens)
+    return found, list(sentences(found, at_tokens))
+
+
 def _runs(row: ResultRow) -> bool:
     return row["status"] == "ok" and row.get("decode_tokens_per_s") is not None
 
