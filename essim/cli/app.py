@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ from essim.cli.options import (
 )
 from essim.cli.profile import app as profile_commands
 from essim.cli.progress import progress, table_progress
-from essim.cli.published import published
+from essim.cli.published import figure2, published
 from essim.cli.ranking import rank
 from essim.cli.validation import compare, validate
 from essim.errors import TORCH_HINT, AbsentError, BadValueError, InputError
@@ -134,43 +134,6 @@ def sweep(
 
 @app.command()
 @shows_errors
-def figure2(
-    out: Annotated[Path | None, typer.Option(help="Rows as .csv or .parquet.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Chart and table as one HTML page.")] = None,
-    as_json: JsonOption = False,
-    loki: Annotated[
-        Literal["pca", "cached"], typer.Option(help="Project by the full basis, or onto r.")
-    ] = "pca",
-    hsa_scan: Annotated[
-        Literal["all", "stage1"], typer.Option(help="Scan all tokens, or those stage 1 keeps.")
-    ] = "all",
-) -> None:
-    """Show which share of attention-side compute is routing, by method and compression."""
-    from essim.cli import pages
-    from essim.results.files import result_files, versions
-    from essim.results.notes import QUALITY_NOTE
-    from essim.results.tables import FIGURE2_COLUMNS
-    from essim.simulate.figure2 import figure2 as shares
-    from essim.text.files import check_outputs, write_files
-    from reports import terminal as show
-
-    check_outputs([], out, html)
-    rows = shares(loki, hsa_scan)
-    about = versions() | {"loki": loki, "hsa_scan": hsa_scan}
-    files = {} if out is None else result_files(rows, out, about, FIGURE2_COLUMNS)
-    if html is not None:
-        files[html] = pages.figure2(rows, about)
-    write_files(files)
-    if as_json:
-        print_json({"rows": rows, "manifest": about})
-    else:
-        show.columns(rows, [key for key in FIGURE2_COLUMNS if key != "context_tokens"])
-        print(QUALITY_NOTE)
-    say_written(out, html)
-
-
-@app.command()
-@shows_errors
 def memory(
     scenario: ScenarioArg,
     pool_tokens: Annotated[
@@ -224,6 +187,7 @@ def measure(
 
 app.command()(shows_errors(compare))
 app.command()(shows_errors(validate))
+app.command()(shows_errors(figure2))
 app.command()(shows_errors(published))
 app.command()(shows_errors(rank))
 app.add_typer(profile_commands, name="profile")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +61,7 @@ def rank(
     simulator = Simulator(file.parent, seed=seed)
     rows = _simulated(simulator, points)
     ranked, said = ranking.ranked(points, rows, tokens)
-    about = manifest(file, set_, simulator.profiles(points))
+    about = manifest(file, set_, [simulator.profile(point.hardware) for point in points])
     files = {} if out is None else result_files(ranked, out, about, RANK_COLUMNS)
     if html is not None:
         files[html] = pages.ranking(base.name, rows, ranked, said, about)
@@ -83,7 +84,8 @@ def _asked(tokens: int, points: Sequence[Scenario]) -> int:
 
 
 def _simulated(simulator: Simulator, points: Sequence[Scenario]) -> list[ResultRow]:
-    from essim.cli.options import progress
+    from essim.cli.progress import progress
 
-    with progress(len(points)) as advance:
-        return simulator.rows(points, advance)
+    with progress() as tell:
+        done = itertools.count(1)
+        return simulator.rows(points, lambda: tell("points", next(done), len(points)))

@@ -60,10 +60,6 @@ class Simulator:
                 raise InputError(error.message, error.hint, key="hardware") from None
         return self._profiles[name]
 
-    def profiles(self, points: Sequence[Scenario]) -> list[HardwareProfile]:
-        """Return the profiles of some points, each once."""
-        return [self.profile(n) for n in dict.fromkeys(point.hardware for point in points)]
-
     def rows(
         self, points: Sequence[Scenario], progress: Callable[[], None] = lambda: None
     ) -> list[ResultRow]:
@@ -295,8 +291,6 @@ def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
 def cannot_route(point: Scenario, profile: HardwareProfile) -> str:
     """Return why a point's routing cannot run on this machine at any size, or an empty string."""
     on_cpu = point.routing.placement.device == "cpu"
-    if on_cpu and point.selector.scans_keys:
-        return f"{point.selector.kind} scores every cached key, and the CPU does not have the keys"
     if on_cpu and point.selector.off_cpu:
         return point.selector.off_cpu
     cores = profile.spec.cpu.cores.value

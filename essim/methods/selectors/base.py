@@ -124,7 +124,7 @@ class Selector(Strict):
     prefill_only: ClassVar[bool] = False
     # What an early query loses it besides a choice that is a little worse.
     early_loses: ClassVar[str] = ""
-    # Whether routing scores the cached keys themselves, not summaries: it must run where they are.
+    # Whether routing reads all cached keys, so that attention needs no more than V of the chosen.
     scans_keys: ClassVar[bool] = False
     # Why its router cannot run on the CPU; empty where it can.
     off_cpu: ClassVar[str] = ""

@@ -22,6 +22,9 @@ class ExactTopK(Selector):
     granularity: ClassVar[str] = "token"
     usual: ClassVar[Mapping[str, Any]] = {"top_tokens": 2048}
     scans_keys: ClassVar[bool] = True
+    off_cpu: ClassVar[str] = (
+        "exact_topk scores every cached key, and the CPU does not have the keys"
+    )
     router_table: ClassVar[str] = "gpu_route_exact_topk"
 
     kind: Literal["exact_topk"] = "exact_topk"
