@@ -8,7 +8,9 @@ from plotly.graph_objects import Figure, Scatter
 
 from essim.results.column import Rows, number
 from essim.results.columns import unique
+from reports.axes import place_text
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
+from reports.palette import NEUTRAL
 from reports.sweep_page import flat
 
 _ROWS = (
@@ -80,11 +82,12 @@ def parity(rows: Rows) -> Figure:
         marker = {"symbol": "triangle-up" if bound else "circle", "size": 7}
         name = str(system)
         figure.add_trace(Scatter(x=xs, y=ys, text=texts, mode="markers", name=name, marker=marker))
-    line = {"color": "#888888", "width": 1}
+    line = {"color": NEUTRAL, "width": 1}
     ends = [low, high]
     figure.add_trace(Scatter(x=ends, y=ends, mode="lines", line=line, showlegend=False))
-    figure.update_xaxes(type="log", title="published")
-    figure.update_yaxes(type="log", title="predicted")
+    figure.update_layout(title="Predicted over published", height=640)
+    figure.update_xaxes(type="log", title="published", exponentformat="power")
+    figure.update_yaxes(type="log", title="predicted", exponentformat="power")
     return figure
 
 
@@ -98,8 +101,12 @@ def gains(rows: Rows) -> Figure:
     known = [row for row in rows if row["published"] is not None]
     if known:
         xs, ys = ([row[key] for row in known] for key in ("x", "published"))
-        marker = {"symbol": "x", "size": 9, "color": "#888888"}
+        marker = {"symbol": "x", "size": 9, "color": NEUTRAL}
         figure.add_trace(Scatter(x=xs, y=ys, mode="markers", name="published", marker=marker))
-    figure.update_xaxes(type="log", title=str(rows[0]["axis"]), tickvals=unique(rows, "x"))
+    ticks = unique(rows, "x")
+    texts = [place_text(x) for x in ticks]
+    figure.update_layout(title=str(rows[0]["figure"]), height=480)
+    axis = str(rows[0]["axis"])
+    figure.update_xaxes(type="log", title=axis, tickvals=ticks, ticktext=texts)
     figure.update_yaxes(title="gain of early CPU routing, %", rangemode="tozero")
     return figure

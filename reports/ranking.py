@@ -8,8 +8,14 @@ from plotly.graph_objects import Figure, Scatter
 
 from essim.results.column import Rows, number
 from essim.results.columns import unique
+from reports.axes import place_text
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table
+from reports.palette import NEUTRAL
 from reports.sweep_page import flat
+
+# So many lines are drawn; the others are in the legend.
+_FASTEST = 12
+_SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
 
 
 def ranking_blocks(
@@ -41,7 +47,7 @@ def ranking_blocks(
 def over_dense(rows: Rows, order: Sequence[str]) -> Figure:
     """Draw each selector's gain over dense attention with its fastest routing at each length."""
     figure = Figure()
-    for kind in order:
+    for i, kind in enumerate(order):
         best: dict[float, float] = {}
         for row in rows:
             tokens, gain = number(row["input_tokens"]), number(row.get("gain_over_dense_frac"))
@@ -50,7 +56,18 @@ def over_dense(rows: Rows, order: Sequence[str]) -> Figure:
         if best:
             xs = sorted(best)
             ys = [best[x] for x in xs]
-            figure.add_trace(Scatter(x=xs, y=ys, mode="lines+markers", name=kind))
-    figure.update_xaxes(type="log", title="input tokens", tickvals=unique(rows, "input_tokens"))
+            line = {"color": NEUTRAL} if kind == "dense" else {}
+            shown = i < _FASTEST or kind == "dense" or "legendonly"
+            marker = {"symbol": _SYMBOLS[i % len(_SYMBOLS)], "size": 8}
+            figure.add_trace(
+                Scatter(
+                    **{"x": xs, "y": ys, "name": kind, "visible": shown, "line": line},
+                    **{"mode": "lines+markers", "marker": marker},
+                )
+            )
+    ticks = unique(rows, "input_tokens")
+    texts = [place_text(tokens) for tokens in ticks]
+    figure.update_layout(title="Gain over dense attention, fastest routing", height=640)
+    figure.update_xaxes(type="log", title="input tokens", tickvals=ticks, ticktext=texts)
     figure.update_yaxes(title="decodes faster than dense attention, %")
     return figure
