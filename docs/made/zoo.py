@@ -25,7 +25,8 @@ def selectors() -> list[str]:
     """Return all selectors: class, what they choose by, bytes, and their router's price."""
     entries = listing.selectors()
     keys = ["name", *list(entries[0])[1:-1], "about"]
-    return table(keys, [[f"`{e['name']}`", *(e[key] for key in keys[1:])] for e in entries])
+    head = [key.replace("_", " ") for key in keys]
+    return table(head, [[f"`{e['name']}`", *(e[key] for key in keys[1:])] for e in entries])
 
 
 def like_form() -> str:

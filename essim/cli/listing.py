@@ -177,8 +177,8 @@ def selectors() -> Entries:
                 "class": kind.route_class(),
                 "chooses": kind.granularity,
                 "needs": kind.needs,
-                "bytes a token": f"{memory:,.0f}",
-                "router's price": _router_source(kind, measured.spec),
+                "bytes_per_token": f"{memory:,.0f}",
+                "router_price": _router_source(kind, measured.spec),
                 "about": (inspect.getdoc(kind) or "").splitlines()[0],
             }
         )
@@ -190,7 +190,9 @@ def _router_source(kind: type[_selectors.Selector], spec: ProfileSpec) -> str:
     if not kind.query_conditioned:
         return "none needed"
     table = spec.tables.get(kind.router_table)
-    own = table is not None and kind.model_fields["kind"].default in table.holds_for["selector"]
+    own = table is not None and kind.model_fields["kind"].default in table.holds_for.get(
+        "selector", []
+    )
     return f"measured on {spec.name}" if own else "transferred from like kernels"
 
 

@@ -220,13 +220,13 @@ def test_the_list_says_class_needs_memory_and_prices() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         entries = {entry["name"]: entry for entry in listing.selectors()}
-    assert {k: entries["quest"][k] for k in ("class", "chooses", "needs", "bytes a token")} == {
+    assert {k: entries["quest"][k] for k in ("class", "chooses", "needs", "bytes_per_token")} == {
         "class": "A",
         "chooses": "page",
         "needs": "query",
-        "bytes a token": "8,192",
+        "bytes_per_token": "8,192",
     }
-    sources = {name: entry["router's price"] for name, entry in entries.items()}
+    sources = {name: entry["router_price"] for name, entry in entries.items()}
     assert sources["quest"] == sources["rocketkv"] == "measured on h200-sxm"
     assert sources["loki"] == "transferred from like kernels"
     assert sources["h2o"] == "none needed"
