@@ -193,7 +193,7 @@ def _router_source(kind: type[_selectors.Selector], spec: ProfileSpec) -> str:
     own = table is not None and kind.model_fields["kind"].default in table.holds_for.get(
         "selector", []
     )
-    return f"measured on {spec.name}" if own else "transferred from like kernels"
+    return f"measured on {spec.name}" if own else "transferred"
 
 
 def routings() -> Entries:

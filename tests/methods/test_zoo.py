@@ -228,5 +228,5 @@ def test_the_list_says_class_needs_memory_and_prices() -> None:
     }
     sources = {name: entry["router_price"] for name, entry in entries.items()}
     assert sources["quest"] == sources["rocketkv"] == "measured on h200-sxm"
-    assert sources["loki"] == "transferred from like kernels"
+    assert sources["loki"] == "transferred"
     assert sources["h2o"] == "none needed"
