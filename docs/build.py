@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from made import chains, errors, fidelity, kernels, pictures, steps, transfer, tutorial
+from made import chains, errors, fidelity, kernels, pictures, steps, transfer, tutorial, zoo
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -33,7 +33,7 @@ def functions(modules: list[ModuleType]) -> dict[str, Callable[..., str | list[s
     }
 
 
-FUNCTIONS = functions([chains, errors, fidelity, kernels, pictures, steps, transfer, tutorial])
+FUNCTIONS = functions([chains, errors, fidelity, kernels, pictures, steps, transfer, tutorial, zoo])
 
 
 def argument(text: str) -> Argument:

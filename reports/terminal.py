@@ -123,10 +123,12 @@ def columns(rows: Sequence[AnyRow], keys: Sequence[str]) -> None:
 
 
 def entries(found: Sequence[dict[str, str]]) -> None:
-    """Print names with a line about each."""
-    table = Table(box=None, show_header=False, pad_edge=False)
+    """Print names with a line about each, below a header where there is more to say."""
+    keys = list(found[0]) if found else []
+    heads = [key.replace("_", " ") for key in keys]
+    table = Table(*heads, box=None, show_header=len(keys) > 2, pad_edge=False)
     for entry in found:
-        table.add_row(entry["name"], entry["about"])
+        table.add_row(*entry.values())
     console().print(table)
 
 

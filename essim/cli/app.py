@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from essim.cli.fidelity import fidelity
-from essim.cli.figure2 import figure2
 from essim.cli.options import (
     Commands,
     Engine,
@@ -28,6 +27,8 @@ from essim.cli.options import (
 )
 from essim.cli.profile import app as profile_commands
 from essim.cli.progress import progress, table_progress
+from essim.cli.published import figure2, published
+from essim.cli.ranking import rank
 from essim.cli.serving import plan, serve
 from essim.cli.using import breakeven, diff, pareto
 from essim.cli.validation import compare, validate
@@ -187,7 +188,10 @@ def measure(
     print(f"\nNext: {next_command(written)}")
 
 
-for _command in (serve, plan, fidelity, figure2, compare, validate, pareto, breakeven, diff):
+for _command in (
+    *(serve, plan, rank, fidelity, figure2, published),
+    *(compare, validate, pareto, breakeven, diff),
+):
     app.command()(shows_errors(_command))
 app.add_typer(profile_commands, name="profile")
 

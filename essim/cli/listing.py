@@ -165,11 +165,35 @@ _FEW_SAMPLES = 30
 
 
 def selectors() -> Entries:
-    """Return the KV selectors."""
-    return [
-        {"name": name, "about": (inspect.getdoc(selector) or "").splitlines()[0]}
-        for name, selector in _selectors.SELECTORS.items()
-    ]
+    """Return the KV selectors: what early routing means to each, what it chooses and needs."""
+    measured = _hardware.load_profile(_hardware.shipped("hardware_profiles") / "h200-sxm.yaml")
+    llama, entries = model.PRESETS["llama-3.1-8b"], []
+    for name, kind in sorted(_selectors.SELECTORS.items()):
+        usual = kind.model_validate({"kind": name, **kind.usual})
+        memory = llama.layers * usual.summary_bytes_per_token_layer(llama)
+        entries.append(
+            {
+                "name": name,
+                "class": kind.route_class(),
+                "chooses": kind.granularity,
+                "needs": kind.needs,
+                "bytes_per_token": f"{memory:,.0f}",
+                "router_price": _router_source(kind, measured.spec),
+                "about": (inspect.getdoc(kind) or "").splitlines()[0],
+            }
+        )
+    return entries
+
+
+def _router_source(kind: type[_selectors.Selector], spec: ProfileSpec) -> str:
+    """Return where the price of a method's stepwise GPU router comes from on a profile."""
+    if not kind.query_conditioned:
+        return "none needed"
+    table = spec.tables.get(kind.router_table)
+    own = table is not None and kind.model_fields["kind"].default in table.holds_for.get(
+        "selector", []
+    )
+    return f"measured on {spec.name}" if own else "transferred"
 
 
 def routings() -> Entries:

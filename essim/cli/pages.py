@@ -93,6 +93,29 @@ def figure2(rows: list[Row], about: dict[str, Any]) -> bytes:
     return _page("Routing's share of attention-side compute", blocks)
 
 
+def ranking(
+    name: str, rows: list[ResultRow], ranked: list[Row], said: list[str], about: dict[str, Any]
+) -> bytes:
+    """Return the page of ranked selectors."""
+    from reports.ranking import ranking_blocks
+
+    return _page(name, ranking_blocks(rows, ranked, said, about))
+
+
+def published(
+    rows: list[Row],
+    systems: list[Row],
+    missing: list[Row],
+    curves: list[Row],
+    about: dict[str, Any],
+) -> bytes:
+    """Return the page of published comparisons."""
+    from reports.published import published_blocks
+
+    blocks = published_blocks(rows, systems, missing, curves, about)
+    return _page("Published and predicted", blocks)
+
+
 def step_files(
     trace: Path | None,
     html: Path | None,

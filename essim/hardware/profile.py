@@ -92,6 +92,11 @@ class HardwareProfile:
         return {}
 
     @cached_property
+    def fits(self) -> dict[Any, Any]:
+        """What is fitted on its tables elsewhere, kept so that it is fitted once."""
+        return {}
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over the YAML, every table and its held-out points, in name order."""
         total = hashlib.sha256(self.file.read_bytes())

@@ -96,6 +96,7 @@ class ResultRow(TypedDict, total=False):
     ]
     status: Annotated[str, Column("", "status", "`ok` or `infeasible`")]
     reason: Annotated[_Text, Column("", "reason", "why it is infeasible, or has no gain")]
+    assumes: Annotated[_Text, Column("", "assumes", "a rate that depends on the data, and whose")]
     decode_tokens_per_s: Annotated[
         _Number,
         Column("tokens/s", "decode throughput", "batch (N-1) / `decode_s`", RATE, "tokens/s"),

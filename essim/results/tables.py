@@ -32,6 +32,7 @@ def _named(columns: dict[str, Column]) -> dict[str, Column]:
     return {name: replace(column, name=name) for name, column in columns.items()}
 
 
+_NUMBER = Format(brief=",.4g")
 _CONTEXT = Column("tokens", "context", "", TOKENS, "context", kind=int)
 
 # A cell that was both predicted and measured.
@@ -138,8 +139,60 @@ _SERVING_COLUMNS = _named(
     }
 )
 
+# A published number beside its prediction, and a system's errors.
+PUBLISHED_COLUMNS = _named(
+    {
+        "system": Column("", "system"),
+        "setting": Column("", "setting"),
+        "metric": Column("", "metric"),
+        "unit": Column("", "unit"),
+        "published": Column("", "published", shown=_NUMBER),
+        "predicted": Column("", "predicted", shown=_NUMBER),
+        "error_frac": Column("1", "error", "", ERROR, "error"),
+        "kind": Column("", "kind"),
+        "fitted": Column("", "parameters fitted", short="fitted"),
+        "fitted_on": Column("", "on numbers", short="on"),
+        "held_out": Column("", "held out", short="held out"),
+        "note": Column("", "note"),
+    }
+)
+SYSTEM_COLUMNS = _named(
+    {
+        "numbers": Column("", "numbers"),
+        "checked": Column("", "checked"),
+        "median_error_frac": Column("1", "median error", "", SIZE_OF_ERROR),
+        "worst_error_frac": Column("1", "worst error", "", SIZE_OF_ERROR),
+    }
+)
+
+# A selector of a sweep on one scale with the others.
+RANK_COLUMNS = _named(
+    {
+        "selector": COLUMNS["selector"],
+        "class": Column("", "class"),
+        "routing": COLUMNS["routing"],
+        "tpot_s": COLUMNS["tpot_s"],
+        "decode_tokens_per_s": COLUMNS["decode_tokens_per_s"],
+        "decode_tokens_per_s_p5": COLUMNS["decode_tokens_per_s_p5"],
+        "decode_tokens_per_s_p95": COLUMNS["decode_tokens_per_s_p95"],
+        "gain_over_dense_frac": COLUMNS["gain_over_dense_frac"],
+        "beats_dense_from_tokens": Column(
+            "tokens", "beats dense from", "", TOKENS, "beats dense from"
+        ),
+        "surely_from_tokens": Column("tokens", "surely from", "", TOKENS, "surely from"),
+        "early_routing": Column("", "early routing", short="early"),
+        "early_gain_frac": Column("1", "early gain", "", GAIN, "adds"),
+        "early_gain_frac_p5": Column("1", "early gain p5", "", GAIN, "p5"),
+        "early_gain_frac_p95": Column("1", "early gain p95", "", GAIN, "p95"),
+        "measured_frac": COLUMNS["measured_frac"],
+    }
+)
+
 _KNOWN = (
-    PAIR_COLUMNS
+    RANK_COLUMNS
+    | PUBLISHED_COLUMNS
+    | SYSTEM_COLUMNS
+    | PAIR_COLUMNS
     | _SERVING_COLUMNS
     | _SUMMARY_COLUMNS
     | _OP_COLUMNS

@@ -23,7 +23,8 @@ class Memory:
         KV cache while the last sequence is prefilled: its whole prompt, before eviction, beside
         the compacted caches of the others. The larger of the two must fit.
     summary_gpu_bytes, summary_cpu_bytes
-        Page summaries, by where routing reads them; the pool covers all layers.
+        Page summaries, by where routing reads them; the pool covers all layers. The host's include
+        the KV that a method keeps there.
     proxy_gpu_bytes, proxy_cpu_bytes
         Factors of the low-rank proxy projection.
     activation_bytes
@@ -76,12 +77,15 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
     batch = batch or load.batch
     kept = selector.kept_prompt_tokens(load.input_tokens)
     new_tokens = load.output_tokens - 1
-    final_slots = kv_slots(selector, kept + new_tokens)
+    final_slots = kv_slots(selector, selector.cached_tokens(kept + new_tokens))
     seen_slots = kv_slots(selector, load.input_tokens + new_tokens)
-    kept_slots = kv_slots(selector, kept)
+    kept_slots = kv_slots(selector, selector.cached_tokens(kept))
     prompt_slots = kv_slots(selector, load.input_tokens)
-    summary = selector.summary_bytes_per_token_layer(model)
-    summary = math.ceil(batch * final_slots * len(model.full_layers()) * summary)
+    offloaded = selector.offloaded_bytes_per_token_layer(model)
+    all_slots = kv_slots(selector, kept + new_tokens)
+    layer_slots = batch * len(model.full_layers()) * (all_slots if offloaded else final_slots)
+    summary = math.ceil(layer_slots * selector.summary_bytes_per_token_layer(model))
+    host_kv = math.ceil(layer_slots * offloaded)
     on_cpu = scenario.routing.placement.device == "cpu" and selector.query_conditioned
     proxy_gpu, proxy_cpu = _proxy_bytes(scenario, model) if selector.query_conditioned else (0, 0)
     reserve = scenario.memory.reserve_frac
@@ -91,7 +95,7 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
         kv_peak_bytes=(batch - 1) * model.kv_bytes(kept_slots, prompt_slots)
         + model.kv_bytes(prompt_slots, prompt_slots),
         summary_gpu_bytes=0 if on_cpu else summary,
-        summary_cpu_bytes=scenario.model.tp * summary if on_cpu else 0,
+        summary_cpu_bytes=scenario.model.tp * (summary * on_cpu + host_kv),
         proxy_gpu_bytes=proxy_gpu,
         proxy_cpu_bytes=scenario.model.tp * proxy_cpu,
         activation_bytes=_prefill_bytes(model, selector, load.input_tokens)

@@ -14,6 +14,7 @@ from typing import Any
 from essim.errors import BadValueError
 from essim.hardware.profile import find_profile
 from essim.methods.routing import expand_preset, read_profile
+from essim.methods.selectors import SELECTORS
 from essim.model.hf import expand_model
 from essim.simulate.scenario import SERVING_KEYS, Scenario
 from essim.text.problems import shown
@@ -99,6 +100,7 @@ def _checked(data: dict[str, Any], document: Document) -> Scenario:
     for key, check in (
         ("hardware", lambda: find_profile(point.hardware, Path())),
         ("selector", point.check_selector),
+        ("routing", point.check_anchor),
         ("routing", lambda: point.routing.anchors(point.model.layers)),
         ("routing", lambda: point.routing.check_widths(point.model)),
     ):
@@ -208,6 +210,13 @@ def _grid(base: Scenario, data: dict[str, Any], document: Document) -> list[Scen
     return points
 
 
+def _routes_nothing(data: dict[str, Any]) -> bool:
+    """Return whether a point's selector is one that no routing of a sweep changes."""
+    selector = data.get("selector")
+    kind = SELECTORS.get(selector["kind"]) if isinstance(selector, dict) else None
+    return kind is not None and bool(kind.unrouted)
+
+
 def _check_sweep(base: Scenario, document: Document) -> None:
     """Refuse keys that there are not, values that are there twice, and grids without end."""
     known = [path for path in key_paths(Scenario) if path.split(".")[0] not in ("sweep", "name")]
@@ -239,5 +248,7 @@ def _points(
                 _put(point, path, copy.deepcopy(base.sweep[key][index]))
             except ValueError as error:
                 raise document.value_error(error, at=("sweep", key, index)) from None
+        if "routing" in base.sweep and _routes_nothing(point):
+            point["routing"] = expand_preset("gpu-target")
         places = replace(document, overrides=swept | dict(document.overrides))
         yield at, _checked(point, places)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from essim.hardware.profile import HardwareProfile
-from essim.methods.routing import mix_text
+from essim.methods.routing import Routing, mix_text
 from essim.methods.selectors import Selector
 from essim.results.columns import COLUMNS, ResultRow
 from essim.results.files import versions
@@ -47,6 +47,7 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> ResultRow:
         "read_ratio": final / mean_read if mean_read else None,
         "status": "ok",
         "reason": "",
+        "assumes": _assumes(selector, routing),
         "kv_bytes": need.kv_bytes,
         "kv_peak_bytes": need.kv_peak_bytes,
         "summary_gpu_bytes": need.summary_gpu_bytes,
@@ -55,6 +56,13 @@ def empty_row(point: Scenario, need: Memory, max_batch: int) -> ResultRow:
     }
     routed = _routing(point, selector) if selector.query_conditioned else {}
     return cast(ResultRow, row | known | routed)
+
+
+def _assumes(selector: Selector, routing: Routing) -> str | None:
+    """Return what a method takes for granted, and what it loses by an early query."""
+    lost = f"routed early it loses {selector.early_loses}" if selector.early_loses else ""
+    said = [selector.assumes(), lost if routing.early else ""]
+    return "; ".join(filter(None, said)) or None
 
 
 def _routing(point: Scenario, selector: Selector) -> ResultRow:

@@ -88,6 +88,19 @@ class Scenario(Strict):
             message = f"selector {kind} on {self.model.name}: {obstacle}"
             raise BadValueError(message, "Use kind: dense")
 
+    def check_anchor(self) -> None:
+        """Refuse an early anchor for a method that routes nothing in a step.
+
+        Raises
+        ------
+        BadValueError
+            With its reason.
+        """
+        selector, anchor = self.selector, self.routing.anchor
+        if self.routing.early and selector.unrouted:
+            message = f"anchor {anchor} with selector {selector.kind}: {selector.unrouted}"
+            raise BadValueError(message, "Use routing: gpu-target")
+
     def resolved_selector(self) -> Selector:
         """Return the selector with its workload-dependent settings worked out."""
         load = self.workload

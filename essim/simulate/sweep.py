@@ -291,8 +291,8 @@ def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
 def cannot_route(point: Scenario, profile: HardwareProfile) -> str:
     """Return why a point's routing cannot run on this machine at any size, or an empty string."""
     on_cpu = point.routing.placement.device == "cpu"
-    if on_cpu and point.selector.scans_keys:
-        return f"{point.selector.kind} scores every cached key, and the CPU does not have the keys"
+    if on_cpu and point.selector.off_cpu:
+        return point.selector.off_cpu
     cores = profile.spec.cpu.cores.value
     if on_cpu and point.routing.cpu_threads > cores:
         return f"{point.routing.cpu_threads} router threads on {cores} cores"

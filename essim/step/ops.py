@@ -166,7 +166,11 @@ def _layer(
         build.add("await", "await", layer, waits=[f"index_h2d.{layer}"])
     elif own is not None and place.stream != MAIN_STREAM:
         waits = [f"route.{layer}"]
+    if own is not None and selector.has("fetched_bytes"):
+        waits.append(build.add("fetch", "kv_fetch", layer, "h2d", waits=[f"route.{layer}"]))
     build.add("attn", _attention(model, layer, selector), layer, waits=waits)
+    if layer >= selector.dense_layers() and selector.has("after_work"):
+        build.add("after", "select_after", layer)
     if model.mla:
         build.add("absorb_v", "mla_absorb_v", layer)
     build.add("o", "gemm_o", layer)
@@ -188,8 +192,17 @@ def _attention(model: ModelShape, layer: int, selector: Selector) -> str:
         return "attn_mla"
     if model.mixer(layer) == "sliding":
         return "attn_window"
-    dense = layer < selector.dense_layers() or not selector.query_conditioned
-    return "attn_dense" if dense else "attn_sparse"
+    if layer < selector.dense_layers() or not selector.selects:
+        return "attn_dense"
+    return "attn_sparse" if selector.query_conditioned else "attn_kept"
+
+
+def _prefill_attention(model: ModelShape, layer: int, selector: Selector) -> str:
+    if model.mixer(layer) == "sliding":
+        return "attn_prefill_window"
+    if model.mla:
+        return "attn_prefill_mla"
+    return "attn_prefill_sparse" if selector.has("prefill_density") else "attn_prefill"
 
 
 def _mlp(build: Builder, model: ModelShape, layer: int) -> None:
@@ -267,9 +280,10 @@ def prefill_step(
         _before_attention(build, model, layer)
         if model.mla:
             build.add("kv_b", "gemm_kv_b", layer)
-        full = "attn_prefill_mla" if model.mla else "attn_prefill"
         sliding = model.mixer(layer) == "sliding"
-        build.add("attn", "attn_prefill_window" if sliding else full, layer)
+        if selector.has("prefill_work") and not sliding:
+            build.add("select", "prefill_select", layer)
+        build.add("attn", _prefill_attention(model, layer, selector), layer)
         build.add("o", "gemm_o", layer)
         _mlp(build, model, layer)
         if sliding:

@@ -12,7 +12,9 @@ from essim.errors import PricingError
 from essim.hardware.distribution import Distribution
 from essim.hardware.profile import HardwareProfile
 from essim.hardware.spec import ProfileSpec
+from essim.step.held import differing, mismatch
 from essim.step.kinds import KINDS, Case, Point, Work
+from essim.step.like import like_s
 from essim.step.transfer import (
     busy_s,
     carried_s,
@@ -114,10 +116,21 @@ class CostModel:
         return replace(price, mean_s=mean_s, rank=rank, error=price.error or _error(rank, work))
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
+        if work.share is not None:
+            return self._share(work, *work.share, point)
         price = self._known(kind, work, point)
         if price is None and self.profile.reference is not None:
             price = self._of_reference(kind, work, point)
-        return price or self._roofline(work)
+        price = price or self._roofline(work)
+        if not np.any(work.other_s):
+            return price
+        # What another device takes is what a publication says, beside the GPU's own part.
+        return price.at(price.mean_s + work.other_s, "published")
+
+    def _share(self, work: Work, kind: str, share: float, point: Point) -> Price:
+        """Return a share of another op's price, no less than the least time of its own work."""
+        whole = self.price(kind, point)
+        return whole.at(np.maximum(share * whole.mean_s, self.floor_s(work)), "scaled")
 
     def _known(self, kind: str, work: Work, point: Point, *, rising: bool = False) -> Price | None:
         """Return a price that this profile's own numbers give, None where they give none."""
@@ -134,7 +147,16 @@ class CostModel:
             price = self._carried(kind, work, point)
         if price is None and work.stand_in_tokens is not None:
             price = self._stand_in(work, work.stand_in_tokens, point)
-        return price
+        return self._like(work) if price is None else price
+
+    def _like(self, work: Work) -> Price | None:
+        """Return the time of a router that was not measured, by those that were."""
+        found = like_s(work, self.profile, self.case)
+        if found is None:
+            return None
+        mean, error = np.maximum(found[0], self.floor_s(work)), "transferred like"
+        known = Price(mean, _rank("transferred"), latency_s=found[1])
+        return replace(known, error=error) if work.phases else known
 
     def _looked_up(self, work: Work, *, rising: bool = False) -> Price | None:
         """Return the table's price, None if it has no such keys or axes.
@@ -206,13 +228,7 @@ class CostModel:
         if selector not in holds_for.get("selector", [selector]):
             return None
         there = self.case.measured_with(holds_for)
-        alike = KINDS[kind].work(there, point)
-        share = 1.0
-        if work.units and alike.units:
-            axis, share = work.units[0], work.units[1] / alike.units[1]
-            axes = {**alike.axes, axis: np.asarray(alike.axes[axis]) * share}
-            moved, flops = alike.byte_count * share, alike.flops * share
-            alike = replace(alike, axes=axes, byte_count=moved, flops=flops)
+        alike = KINDS[kind].work(there, point).in_units_of(work)
         price = self._looked_up(alike, rising=True)
         if price is None:
             return None
@@ -221,7 +237,7 @@ class CostModel:
         before_s, after_s = busy_s(alike, nominal, there), busy_s(work, nominal, self.case)
         mean = carried_s(price.mean_s, price.latency_s, before_s, after_s)
         mean = np.maximum(mean, floor_s(work, spec, self.case))
-        shape = all(key in _SHAPE for key in self._differing(work))
+        shape = all(key in _SHAPE for key in differing(holds_for, self._settings))
         return price.at(mean, "transferred" if shape else "scaled")
 
     def _stand_in(self, work: Work, tokens: NDArray[Any], point: Point) -> Price | None:
@@ -254,17 +270,9 @@ class CostModel:
     def _roofline(self, work: Work) -> Price:
         return Price(roofline_s(work, self.profile, self.case), _rank("roofline"))
 
-    def _differing(self, work: Work) -> list[str]:
-        """Return the settings that the table does not hold for."""
-        holds_for = self.profile.spec.tables[work.table].holds_for
-        return [key for key, values in holds_for.items() if self._settings.get(key) not in values]
-
     def _mismatch(self, work: Work) -> str:
         """Return the first setting the table does not hold for, or an empty string."""
-        for key in self._differing(work):
-            values = self.profile.spec.tables[work.table].holds_for[key]
-            return f"its table holds for {key} {_listed(values)}, not {self._settings.get(key)}"
-        return ""
+        return mismatch(self.profile.spec.tables[work.table].holds_for, self._settings)
 
     def _why(self, work: Work) -> str:
         if work.table not in self.profile.spec.tables:
@@ -282,14 +290,6 @@ def _error(rank: NDArray[np.int8], work: Work) -> str:
     if source in STRICT_SOURCES:
         return ""
     return f"{source} {work.family}" if source == "transferred" else source
-
-
-def _listed(values: list[int | str]) -> str:
-    """Return settings for people: three and more whole numbers in a row as a span."""
-    numbers = [value for value in values if isinstance(value, int)]
-    if len(values) > 2 and values == numbers == [*range(numbers[0], numbers[-1] + 1)]:
-        return f"{numbers[0]}..{numbers[-1]}"
-    return str(values)
 
 
 def _rank(source: str) -> NDArray[np.int8]:

@@ -87,6 +87,10 @@ def to_other_device_s(
     slower = _clock_ratio(to.reference, to) if work.device == "gpu" else 1.0
     waits_s = np.minimum(time_s, latency_s)
     changed_s = carried_s(time_s, latency_s, before_s, after_s)
+    if any(np.any(phase.alone_bytes) for phase in work.phases):
+        # Blocks that read one after the other wait for memory: its bandwidth changes nothing until
+        # all of them together need more than there is.
+        changed_s = np.maximum(time_s, waits_s + _OVER_LEAST * after_s)
     return np.asarray(changed_s + (slower - 1.0) * waits_s)
 
 

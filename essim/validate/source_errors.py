@@ -2,7 +2,8 @@
 
 It predicts what was measured from other measurements and writes ``essim/step/errors.json``: the
 last tick of an axis from those before, heads and widths of the surveys from the tables of one
-shape, GEMMs from other GEMMs, and every table's points from the roofline.
+shape, GEMMs from other GEMMs, routers from other routers, and every table's points from the
+roofline.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from essim.methods.selectors.rocketkv import RocketKV
 from essim.model.shape import PRESETS, ModelShape
 from essim.step.errors import FILE, PERCENTILES
 from essim.step.kinds import KINDS, Case, Point
+from essim.step.like import form_of, measured_routers
 from essim.step.price import CostModel
 from essim.step.transfer import roofline_s
 
@@ -39,6 +41,8 @@ _ROOFLINED = (
     *("embed", "norm", "rope", "act", "gemm_qkv", "gemm_o", "gemm_gate_up", "gemm_down"),
     *("attn_dense", "attn_sparse", "gpu_route_stepwise", "gpu_route_fused"),
 )
+# Of each router, however many points it was measured at.
+_QUANTILES = 21
 # Where nothing here can tell: percentiles that are guessed, and said to be.
 _GUESSED = {
     "published": (-0.3, -0.2, -0.08, 0.0, 0.08, 0.2, 0.3),
@@ -138,6 +142,17 @@ def roofline_errors(profile: HardwareProfile) -> list[float]:
     return found
 
 
+def like_errors(profile: HardwareProfile) -> list[float]:
+    """Return log errors of measured routers, each by a form without it; all count alike."""
+    found: list[float] = []
+    for name, (features, times_s) in measured_routers(profile).items():
+        form = form_of(profile, without=name)
+        if form is not None:
+            errors = np.log(times_s / (features @ form.scan))
+            found += np.quantile(errors, np.linspace(0, 1, _QUANTILES)).tolist()
+    return found
+
+
 def percentiles(errors: list[float]) -> list[float]:
     """Return the percentiles that are kept, about their median: a price is taken as it is."""
     at = np.percentile(errors, PERCENTILES)
@@ -153,6 +168,7 @@ def source_errors() -> dict[str, dict[str, Any]]:
         "transferred attention": (heads["attention"], "attention of other heads, h200-sxm/survey"),
         "transferred router": (heads["router"], "routers of other heads, h200-sxm/survey"),
         "transferred elementwise": (width_errors(profile), "other widths, h200-sxm/survey"),
+        "transferred like": (like_errors(profile), "each router of h200-sxm by the others"),
         "extrapolated": (edge_errors(profile), "last ticks of h200-sxm by those before"),
         "roofline": (roofline_errors(profile), "an error a measured op kind of h200-sxm"),
     }

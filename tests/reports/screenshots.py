@@ -37,6 +37,8 @@ PAGES = {
     "run-batch-8": ("run", "earlyselect-40k", "--set", "workload.batch=8"),
     "run-one-lane": ("run", "earlyselect-40k", "--set", "routing=gpu-target"),
     "figure2": ("figure2",),
+    "published": ("published",),
+    "rank": ("rank", "zoo"),
     "compare": ("compare", "predicted.csv", str(REAL), "--trace-predicted", "predicted.json"),
 }
 WIDTHS = (1366, 390)

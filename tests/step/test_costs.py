@@ -14,6 +14,7 @@ from essim.errors import PricingError
 from essim.hardware.profile import find_profile, load_profile, shipped
 from essim.methods.routing import PRESETS as ROUTINGS
 from essim.methods.routing import Routing
+from essim.methods.selectors import SELECTORS
 from essim.methods.selectors.dense import Dense
 from essim.methods.selectors.exact_topk import ExactTopK
 from essim.methods.selectors.quest import Quest
@@ -261,7 +262,13 @@ def test_every_op_of_every_model_has_a_positive_finite_price(model: str) -> None
 
 
 def test_every_kind_is_an_op_of_some_step() -> None:
-    assert set.union(*map(kinds, MODELS.values())) == set(KINDS)
+    found = set.union(*map(kinds, MODELS.values()))
+    plain, inline = PRESETS["llama-3.1-8b"], Routing(where="gpu", anchor="target")
+    for kind, selector in SELECTORS.items():
+        own = selector.model_validate({"kind": kind, **selector.usual})
+        steps = decode_step(plain, own, inline), prefill_step(plain, own, inline, 4096)
+        found |= {op.kind for step in steps for op in step}
+    assert found == set(KINDS)
 
 
 def test_a_profile_may_have_the_tables_of_every_op_and_no_others() -> None:

@@ -78,11 +78,23 @@ def test_latency_goes_over_by_the_clock_and_bytes_by_bandwidth() -> None:
     )
     other = replace(H200, spec=slow, tables={}, surveys={}, reference=H200)
     case = Case(LLAMA, ROCKET, INLINE)
-    at = Point(8, 8, np.array([12288]))
-    for kind in ("attn_dense", "gpu_route_stepwise"):
+
+    def priced(kind: str, batch: int) -> tuple[float, float, float]:
+        at = Point(batch, batch, np.array([12288]))
         here, there = (CostModel(p, case).price(kind, at).mean_s[0] for p in (H200, other))
-        moved_s = np.max(KINDS[kind].work(case, at).byte_count) / gpu.bandwidth_bytes_per_s.value
-        assert there == pytest.approx(here + 1.1 * moved_s)
+        moved = np.max(KINDS[kind].work(case, at).byte_count)
+        return here, there, moved / gpu.bandwidth_bytes_per_s.value
+
+    here, there, moved_s = priced("attn_dense", 8)
+    assert there == pytest.approx(here + 1.1 * moved_s)
+    # Blocks that read alone wait for memory, and not for its bandwidth ...
+    here, there, _ = priced("gpu_route_stepwise", 8)
+    assert there == here
+    # ... until all of them together need more than there is.
+    here, there, moved_s = priced("gpu_route_stepwise", 32)
+    least_s = H200.tables["gpu_route_stepwise"].grid({}).least_s
+    assert there == pytest.approx(least_s + 1.1 * 2 * moved_s)
+    assert there > here
 
 
 def test_a_reference_that_is_itself_is_refused(tmp_path) -> None:

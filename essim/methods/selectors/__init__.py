@@ -10,11 +10,11 @@ from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from essim.errors import BadValueError
-from essim.methods.selectors.base import SELECTORS, RouteWork, Selector
+from essim.methods.selectors.base import SELECTORS, Phase, RouteWork, Selector
 from essim.text.problems import shown
 from essim.text.yaml import nearest_hint
 
-__all__ = ["SELECTORS", "AnySelector", "RouteWork", "Selector"]
+__all__ = ["SELECTORS", "AnySelector", "Phase", "RouteWork", "Selector"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -14,6 +14,8 @@ class Dense(Selector):
     """Attend to every cached token."""
 
     query_conditioned: ClassVar[bool] = False
+    granularity: ClassVar[str] = "all"
+    needs: ClassVar[str] = "nothing"
 
     kind: Literal["dense"] = "dense"
 

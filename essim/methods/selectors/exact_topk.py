@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from essim.methods.selectors.base import RouteWork, Selector, Tokens, Values
+from essim.methods.selectors.base import Phase, RouteWork, Selector, Tokens, Values
 from essim.model.shape import Count, ModelShape
 
 
@@ -18,7 +19,12 @@ class ExactTopK(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    granularity: ClassVar[str] = "token"
+    usual: ClassVar[Mapping[str, Any]] = {"top_tokens": 2048}
     scans_keys: ClassVar[bool] = True
+    off_cpu: ClassVar[str] = (
+        "exact_topk scores every cached key, and the CPU does not have the keys"
+    )
     router_table: ClassVar[str] = "gpu_route_exact_topk"
 
     kind: Literal["exact_topk"] = "exact_topk"
@@ -43,13 +49,19 @@ class ExactTopK(Selector):
     def route_work(self, model: ModelShape, context: Tokens, channels: int | None) -> RouteWork:
         """Return H S D multiply-adds over every key of the cache.
 
-        Four kernels: scores, softmax, mean over the group, top-k.
+        Four kernels: scores; then the mean over the group, a compaction and the rest of the
+        choice, whose last looks at no more than about the chosen.
         """
         tokens = np.asarray(context, dtype=np.float64)
         return RouteWork(
-            read_bytes=tokens * model.kv_bytes_per_token_layer() / 2,
-            flops=2.0 * tokens * model.q_width,
-            launches=4,
+            (
+                Phase(
+                    "scan",
+                    byte_count=tokens * model.kv_bytes_per_token_layer() / 2,
+                    flops=2.0 * tokens * model.q_width,
+                ),
+                Phase("top", launches=3, alone_items=np.minimum(tokens, self.top_tokens)),
+            )
         )
 
     def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:

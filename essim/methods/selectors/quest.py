@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from essim.methods.selectors import paged
-from essim.methods.selectors.base import RouteWork, Selector, Tokens, Values
+from essim.methods.selectors.base import Phase, RouteWork, Selector, Tokens, Values
 from essim.model.shape import Count, ModelShape, dtype_bytes
 
 
@@ -22,6 +23,8 @@ class Quest(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    granularity: ClassVar[str] = "page"
+    usual: ClassVar[Mapping[str, Any]] = {"budget_tokens": 2048, "per": "kv_head"}
     router_table: ClassVar[str] = "gpu_route_quest"
     summary_table: ClassVar[str] = "summary_build_quest"
 
@@ -86,13 +89,20 @@ class Quest(Selector):
         """Return H (S/p) D multiply-adds over min and max of every page.
 
         One multiply-add a channel: the sign of q says which product is larger. Two kernels,
-        estimate and top-k: the summary update is part of the KV append.
+        estimate and top-k: the summary update is part of the KV append. A block chooses alone, for
+        a query head, or for a group after the softmax of each of its heads.
         """
         count = np.ceil(context / self.page_tokens)
+        passes = 1 if self.per == "query_head" else 1 + model.heads // model.kv_heads
         return RouteWork(
-            read_bytes=2.0 * count * model.kv_width * dtype_bytes(self.summary_dtype),
-            flops=2.0 * count * model.q_width,
-            launches=2,
+            (
+                Phase(
+                    "scan",
+                    byte_count=2.0 * count * model.kv_width * dtype_bytes(self.summary_dtype),
+                    flops=2.0 * count * model.q_width,
+                ),
+                Phase("top", alone_items=passes * count),
+            )
         )
 
     def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:

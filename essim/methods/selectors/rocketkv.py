@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from essim.errors import BadValueError
 from essim.methods.selectors import paged
-from essim.methods.selectors.base import RouteWork, Selector, Tokens, Values
+from essim.methods.selectors.base import Phase, RouteWork, Selector, Tokens, Values
 from essim.model.shape import Count, ModelShape, dtype_bytes
 
 # Stage 1 always keeps the last prompt tokens, whose attention scores the others.
 OBSERVATION_WINDOW_TOKENS = 32
+# Thread blocks that share a KV head in the fused router, as tuned for a small batch.
+_CLUSTER = 8
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class RocketKV(Selector):
     """
 
     query_conditioned: ClassVar[bool] = True
+    granularity: ClassVar[str] = "page"
+    usual: ClassVar[Mapping[str, Any]] = {"prompt_budget": 4096, "page_tokens": 4, "top_pages": 32}
 
     kind: Literal["rocketkv"] = "rocketkv"
     budget_tokens: Count | None = None
@@ -144,15 +149,27 @@ class RocketKV(Selector):
         """Return H (S/p) r multiply-adds over one summary value a page, channel and KV head.
 
         TensorRT-LLM's stepwise kernels ignore the filter and read min and max of every channel:
-        summary update, scan, softmax, mean over the group, top-k, gather of page offsets.
+        summary update, scan, softmax, mean over the group, top-k, gather of page offsets. A block
+        scans and chooses alone for a KV head, softmax in three passes, top-k in four. In a fused
+        kernel up to eight blocks share it.
         """
         page, _, _ = self._pages()
+        stepwise = channels is None
         values, r = (2, model.head_dim) if channels is None else (1, channels)
         count = np.ceil(context / page)
+        each = values * count * r * dtype_bytes(self.summary_dtype)
+        flops = 2.0 * model.heads * count * r
+        if not stepwise:
+            shared = {"blocks": _CLUSTER, "rows": model.kv_heads}
+            scan = Phase("scan", model.kv_heads * each, flops, alone_bytes=each, **shared)
+            return RouteWork((scan, Phase("top", launches=0, alone_items=count, **shared)))
+        passes = 3 + model.heads // model.kv_heads + 4
         return RouteWork(
-            read_bytes=values * model.kv_heads * count * r * dtype_bytes(self.summary_dtype),
-            flops=2.0 * model.heads * count * r,
-            launches=6,
+            (
+                Phase("scan", model.kv_heads * each, flops, launches=2, alone_bytes=each),
+                Phase("top", launches=3, alone_items=passes * count),
+                Phase("gather"),
+            )
         )
 
     def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:

@@ -6,6 +6,7 @@ the roofline that prices it where no table does.
 
 from essim.methods.selectors import SELECTORS
 from essim.step.kinds.case import Case, Kind, Point, Pricer, Work
+from essim.step.kinds.choice import CHOICE_KINDS
 from essim.step.kinds.experts import EXPERT_KINDS
 from essim.step.kinds.latent import LATENT_KINDS
 from essim.step.kinds.layer import LAYER_KINDS
@@ -14,7 +15,8 @@ from essim.step.kinds.routes import ROUTE_KINDS
 
 __all__ = ["KINDS", "Case", "Kind", "Point", "Pricer", "Work", "priced_names"]
 
-KINDS: dict[str, Kind] = LAYER_KINDS | LATENT_KINDS | EXPERT_KINDS | PREFILL_KINDS | ROUTE_KINDS
+KINDS: dict[str, Kind] = LAYER_KINDS | LATENT_KINDS | EXPERT_KINDS
+KINDS |= PREFILL_KINDS | CHOICE_KINDS | ROUTE_KINDS
 
 
 def priced_names() -> dict[str, list[str]]:

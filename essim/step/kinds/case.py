@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essim.methods.routing import Routing
-from essim.methods.selectors import Selector
+from essim.methods.selectors import Phase, Selector
 from essim.model.shape import ModelShape
 from essim.text.yaml import Strict
 
@@ -154,6 +154,9 @@ class Work:
     `family` is what ops have in common whose prices are off alike.
     `stand_in_tokens`: where this op's own table does not reach, it is priced as dense attention
     over so many tokens.
+    `phases`: where nothing was measured of it, it is priced by these, as like kernels are.
+    `other_s` are seconds of a device that no profile has, as published.
+    `share`: this op is so much of another kind's.
     """
 
     table: str
@@ -161,13 +164,25 @@ class Work:
     keys: Mapping[str, object] = field(default_factory=dict)
     byte_count: float | Values = 0.0
     flops: float | Values = 0.0
-    launches: int = 1
+    launches: float = 1
     device: Device = "gpu"
     dtype: str = "bf16"
     gemm: tuple[int, int] | None = None
     units: tuple[str, float] | None = None
     family: str = "other"
     stand_in_tokens: Values | None = None
+    phases: tuple[Phase, ...] = ()
+    other_s: float | NDArray[np.float64] = 0.0
+    share: tuple[str, float] | None = None
+
+    def in_units_of(self, other: Work) -> Work:
+        """Return this work where a kernel sees as many units along the axis as in another."""
+        if not self.units or not other.units:
+            return self
+        axis, share = other.units[0], other.units[1] / self.units[1]
+        axes = {**self.axes, axis: np.asarray(self.axes[axis]) * share}
+        moved, flops = self.byte_count * share, self.flops * share
+        return replace(self, axes=axes, byte_count=moved, flops=flops)
 
 
 Pricer = Callable[[Case, Point], Work]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from essim.methods.selectors import Phase
 from essim.step.kinds.case import Case, Device, Kind, Point, Pricer, Work
 
 Values = NDArray[np.float64]
@@ -36,14 +39,23 @@ def _gpu_route(kernel: str) -> Pricer:
             case.selector.router_table if stepwise else "gpu_route_fused",
             axes=_route_axes(case, point),
             keys={"per": case.settings()["per"]},
-            byte_count=point.batch * route.read_bytes + _update_bytes(case, point.batch),
+            byte_count=point.batch * route.read_bytes
+            + route.weight_bytes
+            + _update_bytes(case, point.batch),
             flops=point.batch * route.flops,
             launches=route.launches if stepwise else 1,
             units=("batch", float(case.model.kv_heads)),
             family="router",
+            phases=route.phases if stepwise else _in_one_kernel(route.phases),
+            other_s=np.asarray(point.batch * route.device_s + route.link_s, dtype=np.float64),
         )
 
     return work
+
+
+def _in_one_kernel(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """Return phases of a fused router: launched once, work and waits as they are."""
+    return tuple(replace(phase, launches=int(i == 0)) for i, phase in enumerate(phases))
 
 
 def _projection_elements(case: Case) -> int:
@@ -105,7 +117,9 @@ def _cpu_route(case: Case, point: Point) -> Work:
     return Work(
         "cpu_route",
         axes={"threads": threads, **_route_axes(case, point)},
-        byte_count=point.batch * route.read_bytes + weights * case.model.activation_bytes,
+        byte_count=point.batch * route.read_bytes
+        + route.weight_bytes
+        + weights * case.model.activation_bytes,
         flops=point.batch * (route.flops + 2.0 * weights),
         launches=0,
         device="cpu",

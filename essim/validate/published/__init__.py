@@ -1,0 +1,1 @@
+"""Every published comparison beside what essim predicts: ``essim published``."""
