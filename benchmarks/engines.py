@@ -17,7 +17,7 @@ from essim.simulate.replay import run_decode
 from essim.simulate.sweep import Simulator
 
 DES_STEPS = 40
-REPEATS = 5
+REPEATS = 15
 
 
 def best_s(call: Callable[[], object]) -> float:
