@@ -58,6 +58,8 @@ class Price:
         What it is off by: a key of `essim.step.errors`; empty where held-out points tell.
     latency_s
         Of the table behind it, the least time.
+    family
+        What ops have in common whose prices are off alike.
     """
 
     mean_s: Values
@@ -66,6 +68,7 @@ class Price:
     origin: tuple[str, ...] = ()
     error: str = ""
     latency_s: float = 0.0
+    family: str = "other"
 
     def at(self, mean_s: Values, source: str) -> Price:
         """Return the price carried over to another time: its source is no better than `source`."""
@@ -93,7 +96,19 @@ class CostModel:
         self._settings = case.settings()
 
     def price(self, kind: str, point: Point) -> Price:
-        """Return the price of `kind` at `point`, a lane for each of ``point.context_tokens``.
+        """Return the price of `kind` at `point`, a lane for each of ``point.context_tokens``."""
+        price = self.lanes(kind, point)
+        shape = np.broadcast_shapes(np.shape(point.batch), point.context_tokens.shape)
+        mean_s = np.broadcast_to(price.mean_s, shape)
+        rank = np.broadcast_to(price.rank, shape)
+        error = price.error or error_of(int(np.max(rank)), price.family)
+        return replace(price, mean_s=mean_s, rank=rank, error=error)
+
+    def lanes(self, kind: str, point: Point) -> Price:
+        """Return the price of `kind` in as many lanes as it needs.
+
+        Batch, rows and context broadcast: what does not depend on one of them has no lanes for it.
+        Its `error` is empty where each lane has that of its own source (`error_of`).
 
         Raises
         ------
@@ -108,10 +123,7 @@ class CostModel:
                 f"not measured: {self._why(work)}",
                 "Measure this machine, or leave --strict away",
             )
-        shape = point.context_tokens.shape
-        mean_s = np.broadcast_to(price.mean_s, shape)
-        rank = np.broadcast_to(price.rank, shape)
-        return replace(price, mean_s=mean_s, rank=rank, error=price.error or _error(rank, work))
+        return replace(price, family=work.family)
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
         price = self._known(kind, work, point)
@@ -276,12 +288,12 @@ class CostModel:
         return floor_s(work, spec or self.profile.spec, self.case)
 
 
-def _error(rank: NDArray[np.int8], work: Work) -> str:
-    """Return what the worst of a price's lanes is off by."""
-    source = SOURCES[int(np.max(rank))]
+def error_of(rank: int, family: str) -> str:
+    """Return what a price of a source is off by: a key of `essim.step.errors`, or nothing."""
+    source = SOURCES[rank]
     if source in STRICT_SOURCES:
         return ""
-    return f"{source} {work.family}" if source == "transferred" else source
+    return f"{source} {family}" if source == "transferred" else source
 
 
 def _listed(values: list[int | str]) -> str:

@@ -125,7 +125,7 @@ class Point:
     Attributes
     ----------
     batch
-        Sequences in the batch.
+        Sequences in the batch; in decode one number or many, which broadcast with the contexts.
     rows
         Rows of the GEMMs: the batch in decode, the prompt in prefill.
     context_tokens
