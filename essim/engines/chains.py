@@ -28,7 +28,8 @@ class Chain:
     sources
         Positions in the list of chains of what it follows within the step.
     carried
-        Ops of the previous step, by position in the op list, that it follows.
+        Ops of the previous step, by position in the op list, that it follows, and not through
+        another chain anyway.
     sum
         Position of its duration in `Plan.sums`.
     """
@@ -88,6 +89,7 @@ def plan_of(ops: tuple[Op, ...], rows: tuple[int, ...], keep: frozenset[int]) ->
     kept = {*keep, *carriers, graph.last_main}
     ancestors = _ancestors(graph, len(ops))
     members, sources, carried, of_op = _chained(ops, graph, ancestors, kept)
+    _prune(members, carried, ancestors)
     counts = [tuple(sorted(Counter(rows[i] for i in chain).items())) for chain in members]
     sums = tuple(dict.fromkeys(counts))
     position = {one: i for i, one in enumerate(sums)}
@@ -155,9 +157,27 @@ def _chained(
     return members, follows, carried, of_op
 
 
+def _prune(
+    members: Sequence[Sequence[int]], carried: list[tuple[int, ...]], ancestors: Sequence[int]
+) -> None:
+    """Drop, in place, what chains follow of the previous step through other chains anyway."""
+    entering = [i for i, previous in enumerate(carried) if previous]
+    for i in reversed(entering):
+        through = 0
+        for e in entering:
+            if ancestors[members[i][0]] >> members[e][0] & 1:
+                for k in carried[e]:
+                    through |= ancestors[k] | 1 << k
+        carried[i] = tuple(j for j in carried[i] if not through >> j & 1)
+
+
 def _repeating(chains: Sequence[Chain]) -> tuple[int, int, int]:
     """Return (first, period, blocks) of the longest stretch of blocks that are alike."""
-    looks = [(c.sum, tuple(i - j for j in c.sources)) for i, c in enumerate(chains)]
+    # What is carried into some blocks makes them no longer alike.
+    looks = [
+        (c.sum, tuple(i - j for j in c.sources)) if not c.carried else (-1 - i, ())
+        for i, c in enumerate(chains)
+    ]
     best = (0, 1, 0)
     for period in range(1, _MOST_CHAINS_A_BLOCK + 1):
         first = 0

@@ -15,6 +15,8 @@ Row = NDArray[np.int64]
 
 # Blocks that are tried before they are taken to differ.
 _TRIES = 6
+# Steps until a side stream that gets further and further behind is taken not to matter.
+_ALIKE_STEPS = 8
 
 
 def finish(
@@ -57,6 +59,39 @@ def finish(
     rows = {i: row if len(row) == lanes else np.repeat(row, lanes) for i, row in rows.items()}
     _settle(plan, distinct, rows, np.broadcast_to(entered, lanes))
     return np.stack([rows[i] for i in wanted])
+
+
+def finish_alike(ops: Sequence[Op], durations_ps: Sequence[Row], *, first: bool = False) -> Row:
+    """Return how long a step takes that follows one like it, lane by lane.
+
+    Parameters
+    ----------
+    durations_ps
+        For each op, its durations: of any shapes that broadcast with each other. What a later step
+        still waits for is carried until the step takes no longer.
+    first
+        It follows none.
+
+    Returns
+    -------
+    NDArray[int64]
+        Of the shape that they broadcast to, or one that broadcasts to it.
+    """
+    shared = {id(row): row for row in durations_ps}
+    position = {key: i for i, key in enumerate(shared)}
+    plan = plan_of(tuple(ops), tuple(position[id(row)] for row in durations_ps), frozenset())
+    distinct, last = list(shared.values()), plan.graph.last_main
+    rows, entered = _pass(plan, distinct, None)
+    step = rows[last]
+    for _ in range(0 if first else _ALIKE_STEPS):
+        carried = {i: np.maximum(rows[i] - rows[last], 0) for i in plan.carriers}
+        if not any((carried[i] > entered).any() for i in plan.latest):
+            break
+        rows, _ = _pass(plan, distinct, carried)
+        if np.array_equal(step, rows[last]):
+            break
+        step = rows[last]
+    return step
 
 
 def _carry(rows: dict[int, Row], carriers: Sequence[int], last_main: int) -> dict[int, Row]:
@@ -107,10 +142,8 @@ def _pass(
     """
     sums = [_total(one, durations_ps) for one in plan.sums]
     ends = _Ends(plan, sums, carried)
-    # What is carried in comes into some blocks and not into others: they are no longer alike.
-    repeated = plan.blocks if carried is None else 0
-    ends.run(0, plan.first if repeated else len(plan.chains))
-    if repeated:
+    ends.run(0, plan.first if plan.blocks else len(plan.chains))
+    if plan.blocks:
         ends.run_blocks()
         ends.run(plan.first + plan.period * plan.blocks, len(plan.chains))
     starts = [ends.at(i) - sums[plan.chains[i].sum] for i in plan.entries]

@@ -31,7 +31,7 @@ SOURCES = (
 )
 STRICT_SOURCES = ("measured", "interpolated")
 # Rank of the last source that a table itself covers.
-_INSIDE = SOURCES.index("published")
+INSIDE = SOURCES.index("published")
 # Settings of a model, not of a method: another value is another shape or dtype.
 _SHAPE = ("heads", "kv_heads", "head_dim", "hidden", "ffn", "vocab", "weight_dtype", "kv_dtype")
 
