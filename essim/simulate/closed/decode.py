@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essim.results.prices import PriceSources
+from essim.simulate.closed.drawn import drawn
 from essim.simulate.closed.lines import Lines, Tokens, Values, fitted
 from essim.simulate.closed.steps import Steps
-from essim.simulate.closed.strata import FINE, off_s, shares, within_s
 from essim.simulate.replay import WAITING
 from essim.step.kinds import KINDS
 from essim.step.price import SOURCES, STRICT_SOURCES
 
-# How far a step may be from its line, as a share of it. Strata bend it a little everywhere.
-_TOLERANCE, _DRAWN_TOLERANCE = 1e-9, 1e-4
+# How far a step may be from its line, as a share of it.
+_TOLERANCE = 1e-9
+# The full-lane engine counts each op in whole picoseconds.
+_ROUNDED_S = 0.5e-12
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,17 @@ class Decode:
     pieces: list[tuple[int, int]]
 
     @staticmethod
-    def of(steps: Steps, runs: Spans, ticks: Sequence[int]) -> Decode:
+    def of(steps: Steps, runs: Spans, ticks: Sequence[int], seed: int) -> Decode:
         """Sum steps over runs; `ticks` are contexts at which prices have another source."""
         nodes = _Nodes.of(steps, runs, ticks)
         total_s, unrouted_s = (nodes.sums(name) for name in ("step", "unrouted"))
+        off_s = _ROUNDED_S * len(steps.ops) + _TOLERANCE * total_s / runs.steps
+        call_s = np.zeros((len(total_s), 1))
+        if steps.drawn:
+            calls = drawn(steps, runs.merged(), runs.first, runs.last, seed)
+            total_s, off_s, call_s = total_s + calls.more_s, off_s + calls.off_s, calls.call_s
+        elif steps.router:
+            total_s = total_s + _first_s(steps, runs)
         means = {kind: nodes.sums(kind) for kind in steps.moving}
         means |= {kind: steps.fixed_s(kind) * runs.steps for kind in steps.fixed}
         busy = {
@@ -102,13 +111,10 @@ class Decode:
         )
         attention = [k for k in steps.main if KINDS[k].part == "attention"]
         codes, texts = nodes.sources()
-        between_s, inside_s = nodes.spread_s()
-        off = off_s(between_s, inside_s, runs.steps.astype(np.float64))
-        tolerance = _DRAWN_TOLERANCE if steps.drawn else _TOLERANCE
         return Decode(
             *(steps, runs, total_s, unrouted_s),
-            off_s=off + 2 * tolerance * total_s / runs.steps,
-            call_s=between_s,
+            off_s=off_s,
+            call_s=call_s,
             busy_s=busy,
             measured_frac=np.asarray(measured_s / sum(spent_s.values())),
             sources=codes,
@@ -134,7 +140,6 @@ class _Nodes:
         names = ["step", "unrouted", *steps.moving, *(f"rank {kind}" for kind in steps.moving)]
         count = len(steps.batches)
         scale = steps.typical_s(runs.merged())
-        tolerance = _DRAWN_TOLERANCE if steps.drawn else _TOLERANCE
 
         def evaluate(contexts: Tokens) -> Values:
             found = _values(steps, contexts)
@@ -147,7 +152,7 @@ class _Nodes:
             scaled += [np.broadcast_to(found[name], shape) * 1.0 for name in names[2 + len(steps.moving):]]
             return np.concatenate(scaled)
 
-        pieces, lines, flat = fitted(runs.merged(), ticks, steps.period, evaluate, tolerance)
+        pieces, lines, flat = fitted(runs.merged(), ticks, steps.period, evaluate, _TOLERANCE)
         values = dict(zip(names, flat.reshape(len(names), count, -1), strict=True))
         for name in names[:2]:
             values[name] = values[name] * scale[:, None]
@@ -190,28 +195,13 @@ class _Nodes:
         ]
         return codes.reshape(worst.shape[:-1]), texts
 
-    def spread_s(self) -> tuple[Values, Values]:
-        """Return the standard deviations of a step, of all and of what lies within strata.
 
-        Each is the largest at any context, shape [batches, 1].
-        """
-        count = len(self.steps.batches)
-        if not self.steps.drawn:
-            return np.zeros((count, 1)), np.zeros((count, 1))
-        ends = np.array([c for span in self.runs.merged() for c in span], dtype=np.int64)
-        prices = self.steps.prices(np.unique(ends))
-        step_s, share = self.steps.step_s(prices)[:, :, 0, :], shares(FINE)
-        mean_s = (step_s @ share)[:, :, None]
-        # Layers of such a step lie all in one stratum: those of a drawn one differ.
-        layers = max(self.steps.drawn.values())
-        between = np.sqrt((step_s - mean_s) ** 2 @ share / layers)
-        inside = sum(
-            n * within_s(spread) ** 2
-            for kind, n in self.steps.drawn.items()
-            if (spread := prices[kind].distribution) is not None
-        )
-        inside_s = np.broadcast_to(np.sqrt(inside), between.shape)
-        return between.max(axis=1, keepdims=True), inside_s.max(axis=1, keepdims=True)
+def _first_s(steps: Steps, runs: Spans) -> Values:
+    """Return how much longer first steps take than those that follow one like them."""
+    contexts, run = np.unique(runs.first, return_inverse=True)
+    prices = steps.prices(contexts)
+    after, alone = (steps.step_s(prices, first=none)[:, :, 0] for none in (False, True))
+    return np.asarray(alone - after)[:, run]
 
 
 def _values(steps: Steps, contexts: Tokens) -> dict[str, Values]:
@@ -219,9 +209,7 @@ def _values(steps: Steps, contexts: Tokens) -> dict[str, Values]:
     prices = steps.prices(contexts)
     found: dict[str, Values] = {}
     for name, routed in (("step", True), ("unrouted", False)):
-        step_s = steps.step_s(prices, routed=routed)[:, :, 0, :]
-        drawn = step_s.shape[-1] > 1
-        found[name] = step_s @ shares(FINE) if drawn else step_s[:, :, 0]
+        found[name] = steps.step_s(prices, routed=routed)[:, :, 0]
     for kind in steps.moving:
         found[kind] = prices[kind].mean_s
         found[f"rank {kind}"] = prices[kind].rank.astype(np.float64)

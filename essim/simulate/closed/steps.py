@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from essim.engines import finish_alike
 from essim.hardware.profile import HardwareProfile
 from essim.simulate.closed.lines import Tokens, Values
-from essim.simulate.closed.strata import FINE, Strata, times_s
+from essim.simulate.closed.strata import shares, times_s
 from essim.simulate.replay import check_length
 from essim.simulate.scenario import Scenario
 from essim.step.kinds import KINDS, Case, Point
@@ -23,6 +23,8 @@ from essim.step.price import INSIDE, CostModel, Price
 # Steps are counted in whole femtoseconds: finer than the engines' picoseconds, so that lines
 # through two contexts are as straight as prices make them.
 _FS_PER_S = 1e15
+# Lanes that are computed at once: their rows stay in a core's cache.
+_MOST_LANES = 1 << 14
 
 
 class Steps:
@@ -115,23 +117,24 @@ class Steps:
         factors: Mapping[str, Values] | None = None,
         *,
         routed: bool = True,
-        strata: Strata = FINE,
+        first: bool = False,
     ) -> Values:
-        """Return the time of a step.
+        """Return the time of a step whose calls take their means.
 
         Parameters
         ----------
         factors
             By kind, what to multiply its price by: shape [batches, contexts, draws], or ones.
+            With these, calls lie in `strata`.
         routed
             Whether routing and hand-over take time.
-        strata
-            Of drawn calls.
+        first
+            Whether no step is before it; else it follows one like it.
 
         Returns
         -------
         array
-            Shape [batches, contexts, draws, strata], or what broadcasts to it.
+            Shape [batches, contexts, draws], or what broadcasts to it.
         """
         rows: dict[str, NDArray[np.int64]] = {}
         drawn = 0
@@ -140,13 +143,51 @@ class Steps:
                 rows[kind] = np.zeros((1, 1, 1, 1), dtype=np.int64)
                 continue
             time_s = price.mean_s[:, :, None, None]
-            if price.distribution is not None:
-                time_s = times_s(price.distribution, strata, drawn)[:, :, None, :]
+            if price.distribution is not None and factors is not None:
+                time_s = times_s(price.distribution, drawn)[:, :, None, :]
                 drawn += 1
             if factors is not None and kind in factors:
                 time_s = time_s * factors[kind][:, :, :, None]
-            rows[kind] = np.rint(time_s * _FS_PER_S).astype(np.int64)
-        return finish_alike(self.ops, [rows[op.kind] for op in self.ops]) / _FS_PER_S
+            rows[kind] = _whole_fs(time_s)
+        durations = [rows[op.kind] for op in self.ops]
+        steps = finish_alike(self.ops, durations, first=first) / _FS_PER_S
+        return np.asarray(steps @ shares() if drawn else steps[..., 0])
+
+    def drawn_s(self, contexts: Tokens, normals: Values, *, first: bool = False) -> Values:
+        """Return the time of a step at each context with each lane of drawn calls.
+
+        Parameters
+        ----------
+        normals
+            Standard normals, shape [drawn calls of a step, lanes].
+
+        Returns
+        -------
+        array
+            Shape [batches, contexts, lanes].
+        """
+        size = max(1, _MOST_LANES // (len(self.batches) * normals.shape[1]))
+        parts = np.split(contexts, range(size, len(contexts), size))
+        return np.concatenate([self._drawn_s(part, normals, first) for part in parts], axis=1)
+
+    def _drawn_s(self, contexts: Tokens, normals: Values, first: bool) -> Values:
+        prices = self.prices(contexts)
+        rows = {kind: _whole_fs(price.mean_s[:, :, None]) for kind, price in prices.items()}
+        durations, calls = [], iter(normals)
+        for op in self.ops:
+            spread = prices[op.kind].distribution
+            if spread is None:
+                durations.append(rows[op.kind])
+                continue
+            lanes = replace(spread, log_s=spread.log_s[:, :, :, None])
+            durations.append(_whole_fs(lanes.times_s(next(calls))))
+        steps = finish_alike(self.ops, durations, first=first) / _FS_PER_S
+        shape = (len(self.batches), len(contexts), normals.shape[1])
+        return np.broadcast_to(steps, shape)
+
+
+def _whole_fs(seconds: Values) -> NDArray[np.int64]:
+    return np.asarray(np.rint(seconds * _FS_PER_S)).astype(np.int64)
 
 
 def _two_axes(price: Price) -> Price:
