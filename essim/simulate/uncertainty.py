@@ -11,6 +11,7 @@ in the middle.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from zlib import crc32
 
 import numpy as np
@@ -21,11 +22,12 @@ from essim.engines.graph import Graph
 from essim.hardware.profile import HardwareProfile
 from essim.simulate.replay import Picoseconds, Run
 from essim.step.errors import error_factors
+from essim.step.price import Price
 from essim.text.units import PS_PER_S
 
 DRAWS = 256
 # Steps of a run that stand for all of it.
-_STEPS = 12
+SAMPLED_STEPS = 12
 PERCENTILES = (5, 50, 95)
 
 Values = NDArray[np.float64]
@@ -45,7 +47,7 @@ def drawn_steps_s(
     factors = _factors(run, profile, seed)
     if not factors:
         return None
-    at = np.unique(np.linspace(0, steps - 1, min(steps, _STEPS)).astype(np.int64))
+    at = np.unique(np.linspace(0, steps - 1, min(steps, SAMPLED_STEPS)).astype(np.int64))
     # The first step of a draw runs twice: what it finds still busy is then its own draw's.
     rows = _rows(run, np.concatenate((at[:1], at)), factors)
     (ends,) = finish(run.ops, rows, [Graph.of(run.ops).last_main])
@@ -64,22 +66,29 @@ def _factors(run: Run, profile: HardwareProfile, seed: int) -> dict[str, Values]
     Draws depend on the name of table or source and on the seed alone, so all points of a sweep
     share them.
     """
-    heldout = {**profile.heldout, **(profile.reference.heldout if profile.reference else {})}
-    found: dict[str, Values] = {}
+    found = held_out_factors(profile, run.prices, seed)
     for kind, price in run.prices.items():
-        parts = []
-        if price.origin in heldout:
-            ratios, ranks = heldout[price.origin], _ranks(price.origin[0], seed)
-            either = np.concatenate((ratios, 1 / ratios))
-            parts.append(np.quantile(either, ranks, method="inverted_cdf"))
         if price.error:
-            parts.append(error_factors(price.error, _ranks(price.error, seed)))
-        if parts:
-            found[kind] = np.prod(parts, axis=0)
+            own = error_factors(price.error, price_ranks(price.error, seed))
+            found[kind] = np.prod([found[kind], own], axis=0) if kind in found else own
     return found
 
 
-def _ranks(name: str, seed: int) -> Values:
+def held_out_factors(
+    profile: HardwareProfile, prices: Mapping[str, Price], seed: int
+) -> dict[str, Values]:
+    """Return a factor a draw for every op kind whose table was off at held-out points."""
+    heldout = {**profile.heldout, **(profile.reference.heldout if profile.reference else {})}
+    found: dict[str, Values] = {}
+    for kind, price in prices.items():
+        if price.origin in heldout:
+            ratios, ranks = heldout[price.origin], price_ranks(price.origin[0], seed)
+            either = np.concatenate((ratios, 1 / ratios))
+            found[kind] = np.quantile(either, ranks, method="inverted_cdf")
+    return found
+
+
+def price_ranks(name: str, seed: int) -> Values:
     """Return where between the least and the largest error each draw is, 0 to 1."""
     return np.random.default_rng([seed, crc32(name.encode())]).random(DRAWS)
 

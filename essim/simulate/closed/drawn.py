@@ -48,8 +48,8 @@ def drawn(
     mean_s = steps.step_s(steps.prices(contexts))[:, :, 0]
     lanes_s = steps.drawn_s(contexts, z) - mean_s[:, :, None]
     number = (last - first + 1).astype(np.float64)
-    # Each run has its first steps drawn, and is at about its mean context in all of them.
-    share = _shares(contexts, (first + last) / 2.0)
+    # Each lane is taken to be at all contexts of its run.
+    share = _shares(contexts, first, last)
     sums_s = np.cumsum(share @ lanes_s, axis=-1)
     few = np.minimum(number, _LANES).astype(np.int64)
     seen_s = np.take_along_axis(sums_s, (few - 1)[None, :, None], axis=-1)[:, :, 0]
@@ -67,17 +67,20 @@ def _contexts(spans: list[tuple[int, int]]) -> Tokens:
     return np.unique(np.concatenate(found))
 
 
-def _shares(contexts: Tokens, at: Values) -> Values:
-    """Return the shares of contexts in a linear interpolation, shape [points, contexts]."""
-    high = np.clip(np.searchsorted(contexts, at), 1, max(len(contexts) - 1, 1))
-    found = np.zeros((len(at), len(contexts)))
+def _shares(contexts: Tokens, first: Tokens, last: Tokens) -> Values:
+    """Return the shares of contexts in means over spans, lines between them; [spans, contexts]."""
+    found = np.zeros((len(first), len(contexts)))
     if len(contexts) == 1:
         return found + 1.0
-    low = high - 1
-    weight = (at - contexts[low]) / (contexts[high] - contexts[low])
-    rows = np.arange(len(at))
-    found[rows, low], found[rows, high] = 1.0 - weight, weight
-    return found
+    low, high = contexts[:-1], contexts[1:].copy()
+    high[-1] += 1  # the last context belongs to the last line
+    begin = np.clip(first[:, None], low, high)
+    end = np.clip(last[:, None] + 1, low, high)
+    number = end - begin
+    rise = number * ((begin + end - 1) / 2.0 - low) / (contexts[1:] - low)
+    found[:, :-1] += number - rise
+    found[:, 1:] += rise
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 
 def _sampling_s(lanes_s: Values, number: Values, unseen: Values) -> Values:
@@ -101,7 +104,7 @@ def _between_s(contexts: Tokens, lanes_s: Values) -> Values:
     means = lanes_s.mean(axis=-1)
     if len(contexts) < 3:
         return np.zeros((len(means), 1))
-    share = _shares(contexts[::2], contexts[1:-1:2].astype(np.float64))
+    share = _shares(contexts[::2], contexts[1:-1:2], contexts[1:-1:2])
     line = means[:, ::2] @ share.T
     return np.asarray(np.abs(line - means[:, 1:-1:2]).max(axis=1, keepdims=True))
 
