@@ -8,9 +8,10 @@ picosecond.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 from essim.engines.graph import Graph
 from essim.step.ops import MAIN_STREAM, Op
@@ -28,8 +29,7 @@ class Chain:
     sources
         Positions in the list of chains of what it follows within the step.
     carried
-        Ops of the previous step, by position in the op list, that it follows, and not through
-        another chain anyway.
+        Ops of the previous step, by position in the op list, that it follows and would not anyway.
     sum
         Position of its duration in `Plan.sums`.
     """
@@ -50,7 +50,7 @@ class Plan:
     of_op
         Which chain ends with an op that is kept.
     carriers
-        Ops whose end can reach into the next step: last of a side stream, or awaited there.
+        Ops whose end can reach into the next step: all that chains have in `carried`.
     latest
         Those of them that no other ends after.
     entries
@@ -85,32 +85,56 @@ def plan_of(ops: tuple[Op, ...], rows: tuple[int, ...], keep: frozenset[int]) ->
         Positions of ops whose ends are wanted.
     """
     graph = Graph.of(ops)
-    carriers = _carriers(graph)
-    kept = {*keep, *carriers, graph.last_main}
     ancestors = _ancestors(graph, len(ops))
-    members, sources, carried, of_op = _chained(ops, graph, ancestors, kept)
-    _prune(members, carried, ancestors)
+    carried = _carried(ops, graph, ancestors)
+    carriers = tuple(sorted({j for previous in carried.values() for j in previous}))
+    kept = {*keep, *carriers, graph.last_main}
+    members, sources, of_op = _chained(graph, ancestors, carried, kept)
     counts = [tuple(sorted(Counter(rows[i] for i in chain).items())) for chain in members]
     sums = tuple(dict.fromkeys(counts))
     position = {one: i for i, one in enumerate(sums)}
     chains = tuple(
-        Chain(s, c, position[n]) for s, c, n in zip(sources, carried, counts, strict=True)
+        Chain(follows, carried.get(own[0], ()), position[count])
+        for follows, own, count in zip(sources, members, counts, strict=True)
     )
-    ends = {i: of_op[i] for i in kept}
     before = 0
     for i in carriers:
         before |= ancestors[i]
     latest = tuple(i for i in carriers if not before >> i & 1)
-    entering = [i for i, chain in enumerate(members) if carried[i]]
-    bits = sum(1 << members[i][0] for i in entering)
-    entries = tuple(i for i in entering if not ancestors[members[i][0]] & bits)
+    bits = sum(1 << i for i in carried)
+    entries = tuple(of_op[i] for i in carried if not ancestors[i] & bits)
+    ends = {i: of_op[i] for i in kept}
     return Plan(graph, chains, sums, ends, carriers, latest, entries, *_repeating(chains))
 
 
-def _carriers(graph: Graph) -> tuple[int, ...]:
-    last = [i for name, i in graph.last_of_stream.items() if name != MAIN_STREAM]
-    awaited = [i for waits in graph.waits_previous for i in waits]
-    return tuple(sorted({*last, *awaited}))
+def _carried(
+    ops: Sequence[Op], graph: Graph, ancestors: Sequence[int]
+) -> dict[int, tuple[int, ...]]:
+    """Return what ops follow of the previous step, but for what they follow anyway.
+
+    That is what ends before the step begins, what another one of these ends after, and what an
+    earlier op of the step follows already.
+    """
+    past = ancestors[graph.last_main] | 1 << graph.last_main
+    found: dict[int, tuple[int, ...]] = {}
+    through: dict[int, int] = {}
+    for i, op in enumerate(ops):
+        previous = list(graph.waits_previous[i])
+        if graph.before[i] is None and op.stream not in (None, MAIN_STREAM):
+            previous.append(graph.last_of_stream[str(op.stream)])
+        if not previous:
+            continue
+        anyway = past
+        for j in previous:
+            anyway |= ancestors[j]
+        for earlier, passed in through.items():
+            if ancestors[i] >> earlier & 1:
+                anyway |= passed
+        left = tuple(sorted({j for j in previous if not anyway >> j & 1}))
+        if left:
+            found[i] = left
+            through[i] = reduce(or_, (ancestors[j] | 1 << j for j in left))
+    return found
 
 
 def _ancestors(graph: Graph, count: int) -> list[int]:
@@ -133,42 +157,27 @@ def _sources(graph: Graph, ancestors: Sequence[int], i: int) -> list[int]:
 
 
 def _chained(
-    ops: Sequence[Op], graph: Graph, ancestors: Sequence[int], keep: set[int]
-) -> tuple[list[list[int]], list[tuple[int, ...]], list[tuple[int, ...]], dict[int, int]]:
-    """Return each chain's ops, what it follows in this step and in the last, and ops' chains."""
-    all_sources = [_sources(graph, ancestors, i) for i in range(len(ops))]
+    graph: Graph,
+    ancestors: Sequence[int],
+    carried: Mapping[int, tuple[int, ...]],
+    keep: set[int],
+) -> tuple[list[list[int]], list[tuple[int, ...]], dict[int, int]]:
+    """Return each chain's ops, the chains that it follows, and the chain of each op."""
+    all_sources = [_sources(graph, ancestors, i) for i in range(len(ancestors))]
     users = Counter(j for sources in all_sources for j in sources)
     members: list[list[int]] = []
     follows: list[tuple[int, ...]] = []
-    carried: list[tuple[int, ...]] = []
     of_op: dict[int, int] = {}
-    for i, (op, sources) in enumerate(zip(ops, all_sources, strict=True)):
-        previous = graph.waits_previous[i]
-        if graph.before[i] is None and op.stream not in (None, MAIN_STREAM):
-            previous = (*previous, graph.last_of_stream[str(op.stream)])
-        if len(sources) == 1 and not previous and users[sources[0]] == 1 and sources[0] not in keep:
+    for i, sources in enumerate(all_sources):
+        alone = len(sources) == 1 and i not in carried
+        if alone and users[sources[0]] == 1 and sources[0] not in keep:
             of_op[i] = of_op[sources[0]]
             members[of_op[i]].append(i)
         else:
             of_op[i] = len(members)
             members.append([i])
             follows.append(tuple(of_op[j] for j in sources))
-            carried.append(previous)
-    return members, follows, carried, of_op
-
-
-def _prune(
-    members: Sequence[Sequence[int]], carried: list[tuple[int, ...]], ancestors: Sequence[int]
-) -> None:
-    """Drop, in place, what chains follow of the previous step through other chains anyway."""
-    entering = [i for i, previous in enumerate(carried) if previous]
-    for i in reversed(entering):
-        through = 0
-        for e in entering:
-            if ancestors[members[i][0]] >> members[e][0] & 1:
-                for k in carried[e]:
-                    through |= ancestors[k] | 1 << k
-        carried[i] = tuple(j for j in carried[i] if not through >> j & 1)
+    return members, follows, of_op
 
 
 def _repeating(chains: Sequence[Chain]) -> tuple[int, int, int]:

@@ -152,7 +152,7 @@ class Grid:
         clamped = [np.clip(p, a[0], a[-1]) for p, a in zip(points, self.axes, strict=True)]
         pairs = list(zip(points, clamped, self.axes, strict=True))
         inside = np.all([p == c for p, c, _ in pairs], axis=0)
-        on_grid = np.all([np.isin(p, axis) for p, _, axis in pairs], axis=0)
+        on_grid = np.all([_is_tick(p, axis) for p, _, axis in pairs], axis=0)
         found = self._between([n for n in ("mean_s", "p50_s") if n in self.values], points)
         distribution = self._distribution(clamped)
         mean = found.get("mean_s", found.get("p50_s"))
@@ -177,6 +177,12 @@ class Grid:
         # Interpolated percentiles may cross by rounding; a distribution's may not.
         ordered = np.maximum.accumulate(np.log(np.array(times)), axis=0)
         return Distribution(tuple(Z[name] for name in known), ordered)
+
+
+def _is_tick(points: Values, axis: Values) -> NDArray[np.bool_]:
+    """Return which points are ticks of an ascending axis."""
+    at = np.minimum(np.searchsorted(axis, points), len(axis) - 1)
+    return np.asarray(axis[at] == points)
 
 
 def _split(grid: Grid, i: int, jump: float, jumps: frozenset[float]) -> Grid:
