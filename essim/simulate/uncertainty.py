@@ -27,7 +27,7 @@ from essim.text.units import PS_PER_S
 
 DRAWS = 256
 # Steps of a run that stand for all of it.
-SAMPLED_STEPS = 12
+STEPS = 12
 PERCENTILES = (5, 50, 95)
 
 Values = NDArray[np.float64]
@@ -47,7 +47,7 @@ def drawn_steps_s(
     factors = _factors(run, profile, seed)
     if not factors:
         return None
-    at = np.unique(np.linspace(0, steps - 1, min(steps, SAMPLED_STEPS)).astype(np.int64))
+    at = np.unique(np.linspace(0, steps - 1, min(steps, STEPS)).astype(np.int64))
     # The first step of a draw runs twice: what it finds still busy is then its own draw's.
     rows = _rows(run, np.concatenate((at[:1], at)), factors)
     (ends,) = finish(run.ops, rows, [Graph.of(run.ops).last_main])

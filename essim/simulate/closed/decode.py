@@ -16,8 +16,8 @@ from essim.simulate.replay import WAITING
 from essim.step.kinds import KINDS
 from essim.step.price import SOURCES, STRICT_SOURCES
 
-# How far a step may be from its line, as a share of it.
-_TOLERANCE = 1e-9
+# How far a step may be from its line, as a share of it; where calls are drawn it is less sure anyway.
+_TOLERANCE, _DRAWN_TOLERANCE = 2e-7, 1e-5
 # The full-lane engine counts each op in whole picoseconds.
 _ROUNDED_S = 0.5e-12
 
@@ -87,7 +87,7 @@ class Decode:
         """Sum steps over runs; `ticks` are contexts at which prices have another source."""
         nodes = _Nodes.of(steps, runs, ticks)
         total_s, unrouted_s = (nodes.sums(name) for name in ("step", "unrouted"))
-        off_s = _ROUNDED_S * len(steps.ops) + _TOLERANCE * total_s / runs.steps
+        off_s = _ROUNDED_S * len(steps.ops) + nodes.off * total_s / runs.steps
         call_s = np.zeros((len(total_s), 1))
         if steps.drawn:
             calls = drawn(steps, runs.merged(), runs.first, runs.last, seed)
@@ -134,6 +134,7 @@ class _Nodes:
     lines: Lines
     values: dict[str, Values]
     weights: Values
+    off: float
 
     @staticmethod
     def of(steps: Steps, runs: Spans, ticks: Sequence[int]) -> _Nodes:
@@ -152,13 +153,17 @@ class _Nodes:
             scaled += [np.broadcast_to(found[name], shape) * 1.0 for name in names[2 + len(steps.moving):]]
             return np.concatenate(scaled)
 
-        pieces, lines, flat = fitted(runs.merged(), ticks, steps.period, evaluate, _TOLERANCE)
+        tolerance, most = (_DRAWN_TOLERANCE, 300) if steps.drawn else (_TOLERANCE, 5000)
+        pieces, lines, flat, off = fitted(
+            runs.merged(), ticks, steps.period, evaluate, tolerance, most
+        )
         values = dict(zip(names, flat.reshape(len(names), count, -1), strict=True))
         for name in names[:2]:
             values[name] = values[name] * scale[:, None]
         for kind in steps.moving:
             values[kind] = values[kind] * scale[:, None] / steps.calls[kind]
-        return _Nodes(steps, runs, pieces, lines, values, lines.weights(runs.first, runs.last))
+        weights = lines.weights(runs.first, runs.last)
+        return _Nodes(steps, runs, pieces, lines, values, weights, off)
 
     def sums(self, name: str) -> Values:
         """Return sums over runs, shape [batches, runs]."""
@@ -177,9 +182,11 @@ class _Nodes:
         if kind in self.steps.fixed:
             return np.broadcast_to(self.steps.fixed[kind].rank, shape)
         rank = np.rint(self.values[f"rank {kind}"]).astype(np.int8)
-        lines = np.maximum(rank[:, self.lines.low], rank[:, self.lines.high])
-        touched = self.lines.touched(self.runs.first, self.runs.last)
-        return np.asarray(np.where(touched, lines[:, None, :], np.int8(-1)).max(axis=-1))
+        firsts = np.searchsorted(self.lines.contexts, [first for first, _ in self.pieces])
+        of_piece = np.maximum.reduceat(rank, firsts, axis=1)
+        low, high = (np.array(ends) for ends in zip(*self.pieces, strict=True))
+        touched = (low <= self.runs.last[:, None]) & (high >= self.runs.first[:, None])
+        return np.asarray(np.where(touched, of_piece[:, None, :], np.int8(-1)).max(axis=-1))
 
     def sources(self) -> tuple[NDArray[np.intp], list[PriceSources]]:
         """Return which of the texts each run has, and the texts."""

@@ -43,13 +43,13 @@ def drawn(
     steps: Steps, spans: list[tuple[int, int]], first: Tokens, last: Tokens, seed: int
 ) -> Drawn:
     """Return what drawn calls add to runs from their first to their last contexts."""
-    contexts = _contexts(spans)
+    contexts = some_contexts(spans)
     z = normals(seed, sum(steps.drawn.values()), _LANES)
     mean_s = steps.step_s(steps.prices(contexts))[:, :, 0]
     lanes_s = steps.drawn_s(contexts, z) - mean_s[:, :, None]
     number = (last - first + 1).astype(np.float64)
     # Each lane is taken to be at all contexts of its run.
-    share = _shares(contexts, first, last)
+    share = span_shares(contexts, first, last)
     sums_s = np.cumsum(share @ lanes_s, axis=-1)
     few = np.minimum(number, _LANES).astype(np.int64)
     seen_s = np.take_along_axis(sums_s, (few - 1)[None, :, None], axis=-1)[:, :, 0]
@@ -60,14 +60,14 @@ def drawn(
     return Drawn(more_s + _first_s(steps, first, z), off_s, call_s)
 
 
-def _contexts(spans: list[tuple[int, int]]) -> Tokens:
+def some_contexts(spans: list[tuple[int, int]], count: int = _CONTEXTS) -> Tokens:
     """Return contexts over spans: their ends, and some between in the longest."""
-    each = max(2, _CONTEXTS // len(spans))
+    each = max(2, count // len(spans))
     found = [np.linspace(a, b, each).astype(np.int64) for a, b in spans]
     return np.unique(np.concatenate(found))
 
 
-def _shares(contexts: Tokens, first: Tokens, last: Tokens) -> Values:
+def span_shares(contexts: Tokens, first: Tokens, last: Tokens) -> Values:
     """Return the shares of contexts in means over spans, lines between them; [spans, contexts]."""
     found = np.zeros((len(first), len(contexts)))
     if len(contexts) == 1:
@@ -104,7 +104,7 @@ def _between_s(contexts: Tokens, lanes_s: Values) -> Values:
     means = lanes_s.mean(axis=-1)
     if len(contexts) < 3:
         return np.zeros((len(means), 1))
-    share = _shares(contexts[::2], contexts[1:-1:2], contexts[1:-1:2])
+    share = span_shares(contexts[::2], contexts[1:-1:2], contexts[1:-1:2])
     line = means[:, ::2] @ share.T
     return np.asarray(np.abs(line - means[:, 1:-1:2]).max(axis=1, keepdims=True))
 

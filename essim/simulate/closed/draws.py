@@ -7,14 +7,11 @@ from functools import lru_cache
 import numpy as np
 
 from essim.simulate.closed.decode import Decode
-from essim.simulate.closed.lines import Lines, Values
-from essim.simulate.uncertainty import DRAWS, SAMPLED_STEPS, held_out_factors, price_ranks
+from essim.simulate.closed.drawn import some_contexts, span_shares
+from essim.simulate.closed.lines import Tokens, Values
+from essim.simulate.uncertainty import DRAWS, STEPS, held_out_factors, price_ranks
 from essim.step.errors import error_factors
 from essim.step.price import Price, error_of
-
-# Pieces shorter than this are not looked at on their own, and batches so many draws at once.
-_SHORT_TOKENS = 64
-
 
 def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     """Return the mean step of runs in each draw, shape [batches, runs, `DRAWS`].
@@ -22,49 +19,32 @@ def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     None where no price has an error that is known.
     """
     steps, runs = run.steps, run.runs
-    lines = Lines.over(_coarse(run.pieces, runs.merged()), 1)
-    prices = steps.prices(lines.contexts)
+    contexts = some_contexts(runs.merged(), 9 if steps.drawn else 17)
+    prices = steps.prices(contexts)
     known = held_out_factors(steps.profile, prices, seed)
     factors = {kind: _factors(price, known.get(kind), seed) for kind, price in prices.items()}
     factors = {kind: factor for kind, factor in factors.items() if factor is not None}
     if not factors:
         return None
-    drawn = steps.step_s(prices, factors)
-    usual = steps.step_s(prices, {kind: np.ones((1, 1, 1)) for kind in factors})
-    count, share = len(steps.batches), _sampled(run, lines)
-    drawn = np.broadcast_to(drawn, (count, len(lines.contexts), DRAWS))
-    usual = np.broadcast_to(usual, (count, len(lines.contexts), 1))
+    usual_s = steps.step_s(prices, {kind: np.ones((1, 1, 1)) for kind in factors})
+    drawn_s = steps.step_s(prices, factors)
+    shape = (len(steps.batches), len(contexts))
+    usual_s, drawn_s = (np.broadcast_to(s, (*shape, s.shape[-1])) for s in (usual_s, drawn_s))
+    sampled = _sampled(run, contexts)
     mean_s = (run.total_s / runs.steps)[:, :, None]
     jitter = np.stack([_jitter(seed, int(n)) for n in runs.steps])
-    call_s = run.call_s[:, :, None] * jitter / np.sqrt(runs.steps)[:, None]
     # Two steps say nothing of how steps differ.
-    call_s = np.where((runs.steps > 2)[:, None], call_s, 0.0)
-    return np.asarray(mean_s * ((share @ drawn) / (share @ usual)) + call_s)
+    share = np.where(runs.steps > 2, 1 / np.sqrt(runs.steps), 0.0)[:, None]
+    ratio = (sampled @ drawn_s) / (sampled @ usual_s)
+    return np.asarray(mean_s * ratio + run.call_s[:, :, None] * (jitter * share))
 
 
-def _coarse(
-    pieces: list[tuple[int, int]], spans: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Return spans in pieces, short ones as one."""
-    found = []
-    for first, last in spans:
-        at = first
-        inside = [p for p in pieces if first <= p[0] and p[1] <= last]
-        for a, b in [p for p in inside if p[1] - p[0] >= _SHORT_TOKENS]:
-            found += [(at, a - 1), (a, b)]
-            at = b + 1
-        found.append((at, last))
-    return [(a, b) for a, b in found if a <= b]
-
-
-def _sampled(run: Decode, lines: Lines) -> Values:
-    """Return the shares of contexts in a mean over steps of each run, shape [runs, contexts]."""
-    found = []
-    for first, steps in zip(run.runs.first.tolist(), run.runs.steps.tolist(), strict=True):
-        at = np.linspace(0, steps - 1, min(steps, SAMPLED_STEPS)).astype(np.int64)
-        contexts = first + np.unique(at)
-        found.append(lines.weights(contexts, contexts).mean(axis=0))
-    return np.stack(found)
+def _sampled(run: Decode, contexts: Tokens) -> Values:
+    """Return the shares of contexts in a mean over some steps of each run, [runs, contexts]."""
+    steps = run.runs.steps
+    at = np.linspace(0, steps - 1, STEPS, axis=-1).astype(np.int64)
+    asked = (run.runs.first[:, None] + at).ravel()
+    return span_shares(contexts, asked, asked).reshape(len(steps), STEPS, -1).mean(axis=1)
 
 
 @lru_cache(maxsize=4096)

@@ -95,7 +95,8 @@ def fitted(
     period: int,
     evaluate: Evaluate,
     tolerance: float,
-) -> tuple[list[tuple[int, int]], Lines, Values]:
+    most: int,
+) -> tuple[list[tuple[int, int]], Lines, Values, float]:
     """Return pieces of spans over which values are lines, and the values.
 
     Parameters
@@ -108,29 +109,33 @@ def fitted(
         Values at contexts, shape (values, contexts): each is asked for once.
     tolerance
         How far values may be from their line, where it is looked at.
+    most
+        Once so many contexts are known, no more are looked at.
 
     Returns
     -------
-    pieces, lines, values
-        `values` are those at ``lines.contexts``.
+    pieces, lines, values, off
+        `values` are those at ``lines.contexts``; `off` is how far any was seen from its line.
     """
     known = _Known(evaluate)
-    open_, done = _cut(spans, ticks), []
+    open_, done, off = _cut(spans, ticks), [], 0.0
     for _ in range(_ROUNDS):
         short = [piece for piece in open_ if piece[1] - piece[0] < 4 * period]
         done += [part for piece in short for part in _whole(piece, period)]
         open_ = [piece for piece in open_ if piece[1] - piece[0] >= 4 * period]
-        if not open_:
+        if not open_ or len(known.contexts) > most:
             break
+        off = 0.0
         places = {0, period - 1}
         known.ask(np.concatenate([_looked_at(p, period, i) for p in open_ for i in places]))
-        cuts = [_kinks(piece, period, known, tolerance) for piece in open_]
+        found = [_kinks(piece, period, known, tolerance) for piece in open_]
+        cuts, off = [at for at, _ in found], max(own for _, own in found)
         done += [piece for piece, at in zip(open_, cuts, strict=True) if not at]
         open_ = [p for piece, at in zip(open_, cuts, strict=True) for p in _parts(piece, at)]
     pieces = sorted(done + open_)
     lines = Lines.over(pieces, period)
     known.ask(lines.contexts)
-    return pieces, lines, known.at(lines.contexts)
+    return pieces, lines, known.at(lines.contexts), max(off, tolerance) if open_ else tolerance
 
 
 class _Known:
@@ -183,20 +188,25 @@ def _looked_at(piece: tuple[int, int], period: int, place: int) -> Tokens:
     return first + period * np.array([0, 1, *inside, count - 2, count - 1], dtype=np.int64)
 
 
-def _kinks(piece: tuple[int, int], period: int, known: _Known, tolerance: float) -> list[int]:
-    """Return after which contexts to cut a piece, after none if its lines are such."""
+def _kinks(
+    piece: tuple[int, int], period: int, known: _Known, tolerance: float
+) -> tuple[list[int], float]:
+    """Return after which contexts to cut a piece, after none if its lines are such; how far off."""
     kinks: set[int] = set()
+    most = 0.0
     for place in {0, period - 1}:
         at = _looked_at(piece, period, place)
-        kinks |= {int(at[0]) + round(c / period) * period for c in _bends(at, known, tolerance)}
+        bends, off = _bends(at, known, tolerance)
+        kinks |= {int(at[0]) + round(bend / period) * period for bend in bends}
+        most = max(most, off)
     # Lines of one piece bend within about a period of each other: between are but few contexts.
     around = 2 * period if period > 1 else 0
     cuts = {kink + side for kink in kinks for side in (-around, around)}
-    return sorted({min(max(cut, piece[0]), piece[1] - 1) for cut in cuts})
+    return sorted({min(max(cut, piece[0]), piece[1] - 1) for cut in cuts}), most
 
 
-def _bends(at: Tokens, known: _Known, tolerance: float) -> list[float]:
-    """Return how far behind the first context values bend, if they are not on their line."""
+def _bends(at: Tokens, known: _Known, tolerance: float) -> tuple[list[float], float]:
+    """Return how far behind the first context values bend, if at all, and how far off they are."""
     values, length, step = known.at(at), at[-1] - at[0], at[1] - at[0]
     line = values[:, :1] + (values[:, -1:] - values[:, :1]) * (at - at[0]) / length
     off = np.abs(values - line).max(axis=1)
@@ -208,7 +218,7 @@ def _bends(at: Tokens, known: _Known, tolerance: float) -> list[float]:
         cross = (values[worst, -1] - values[worst, 0] - right * length) / (left - right)
     # Where the lines of both ends do not meet inside, it is no single kink.
     inside = (cross > step) & (cross < length - step)
-    return [float(c) for c in np.where(inside, cross, length / 2)]
+    return [float(c) for c in np.where(inside, cross, length / 2)], float(off.max())
 
 
 def _parts(piece: tuple[int, int], cuts: list[int]) -> list[tuple[int, int]]:

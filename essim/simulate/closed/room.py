@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essim.hardware.profile import HardwareProfile
 from essim.methods.selectors import Selector
-from essim.simulate.memory import Memory, memory, prefill_bytes
+from essim.simulate.memory import memory, prefill_bytes
 from essim.simulate.scenario import Scenario
 
 Counts = NDArray[np.int64]
 
 # No batch is as large.
-_MOST_BATCH = 1 << 31
+_MOST_BATCH = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Room:
     input_tokens: Counts
     output_tokens: Counts
 
-    def bytes(self, batch: Counts) -> dict[str, Counts]:
-        """Return what `Memory` has that depends on the workload; `batch` broadcasts with runs."""
+    @cached_property
+    def _unit(self) -> dict[str, Any]:
+        """Bytes for each sequence of the batch, and those that are there once."""
         model, selector = self.point.model.rank(), self.selector
         block = selector.table_conditions().get("kv_block_tokens", 1)
         kept = _each(self.input_tokens, selector.kept_prompt_tokens)
@@ -57,23 +60,36 @@ class Room:
             return full * cached + sliding * np.minimum(sequence, window)
 
         each = selector.summary_bytes_per_token_layer(model)
-        summary = np.ceil(batch * final * len(model.full_layers()) * each).astype(np.int64)
-        routes = selector.query_conditioned
-        on_cpu = self.point.routing.placement.device == "cpu" and routes
-        prefill = _each(self.input_tokens, lambda n: prefill_bytes(model, selector, n))
-        whole = kv(prompt, prompt)
         return {
-            "kv_bytes": batch * kv(final, seen),
-            "kv_peak_bytes": (batch - 1) * kv(kept_slots, prompt) + whole,
+            "kv": kv(final, seen),
+            "kv_kept": kv(kept_slots, prompt),
+            "kv_whole": kv(prompt, prompt),
+            "summary": (final * len(model.full_layers()), each),
+            "prefill": _each(self.input_tokens, lambda n: prefill_bytes(model, selector, n)),
+            "logits": model.vocab * 4,
+            "state": model.state_bytes(),
+            "fixed": memory(self.point, self.profile, 1),
+        }
+
+    def bytes(self, batch: Counts) -> dict[str, Counts]:
+        """Return what `Memory` has that depends on the workload; `batch` broadcasts with runs."""
+        unit = self._unit
+        slots, each = unit["summary"]
+        summary = np.ceil(batch * slots * each).astype(np.int64)
+        routes = self.selector.query_conditioned
+        on_cpu = self.point.routing.placement.device == "cpu" and routes
+        return {
+            "kv_bytes": batch * unit["kv"],
+            "kv_peak_bytes": (batch - 1) * unit["kv_kept"] + unit["kv_whole"],
             "summary_gpu_bytes": np.zeros_like(summary) if on_cpu else summary,
             "summary_cpu_bytes": self.point.model.tp * summary if on_cpu else 0 * summary,
-            "activation_bytes": prefill + batch * model.vocab * 4,
-            "state_bytes": batch * model.state_bytes(),
+            "activation_bytes": unit["prefill"] + batch * unit["logits"],
+            "state_bytes": batch * unit["state"],
         }
 
     def needs(self, batch: Counts) -> tuple[Counts, Counts]:
         """Return what GPU and CPU must hold at once."""
-        fixed, part = self._fixed(), self.bytes(batch)
+        fixed, part = self._unit["fixed"], self.bytes(batch)
         kv = np.maximum(part["kv_bytes"], part["kv_peak_bytes"])
         held = fixed.weight_bytes + fixed.proxy_gpu_bytes + fixed.reserve_gpu_bytes
         gpu = held + kv + part["summary_gpu_bytes"] + part["activation_bytes"]
@@ -103,9 +119,6 @@ class Room:
             fits = (gpu <= spec.gpu.memory_bytes.value) & (cpu <= spec.cpu.memory_bytes.value)
             low, high = np.where(fits, middle, low), np.where(fits, high, middle)
         return low
-
-    def _fixed(self) -> Memory:
-        return memory(self.point, self.profile, 1)
 
 
 def _each(tokens: Counts, call: object) -> Counts:

@@ -81,7 +81,7 @@ class Steps:
         self.fixed: dict[str, Price] = {}
         # Two contexts at least: what has one lane only is the same at both.
         at = np.array([contexts[0], max(contexts[1], contexts[0] + 1)], dtype=np.int64)
-        prices = self.prices(at)
+        self._prices = prices = self.prices(at)
         self.fixed = {kind: p for kind, p in prices.items() if p.mean_s.shape[1] == 1}
         self.moving = [kind for kind in self.kinds if kind not in self.fixed]
         self.drawn = {k: n for k, n in self.calls.items() if prices[k].distribution is not None}
@@ -100,6 +100,10 @@ class Steps:
             kind: self.fixed.get(kind) or _two_axes(self._costs.lanes(kind, at))
             for kind in self.kinds
         }
+
+    def moving_prices(self) -> list[Price]:
+        """Return the prices that depend on the context, at the first one."""
+        return [self._prices[kind] for kind in self.moving]
 
     def fixed_s(self, kind: str) -> Values:
         """Return a fixed price, shape [batches, 1]."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from essim.engines import finish_maxplus
 from essim.errors import BadValueError, EssimError
 from essim.hardware.profile import HardwareProfile
-from essim.methods.selectors import Selector
+from essim.methods.selectors import SELECTORS, Selector
 from essim.simulate.closed.decode import Decode, Spans
 from essim.simulate.closed.draws import drawn_steps_s
 from essim.simulate.closed.lines import Tokens, Values
@@ -23,6 +23,8 @@ from essim.simulate.closed.steps import Steps
 from essim.simulate.replay import run_prefill
 from essim.simulate.scenario import Scenario
 from essim.simulate.sweep import cannot_route
+from essim.step.kinds import Case
+from essim.step.kinds.prefill import PREFILL_KINDS
 from essim.text.units import PS_PER_S
 
 Texts = NDArray[np.object_]
@@ -46,7 +48,7 @@ class Block:
     batches: Tokens
     loads: Tokens
 
-    @property
+    @cached_property
     def key(self) -> str:
         """All that its times depend on."""
         point = self.point
@@ -191,9 +193,10 @@ def _fill(
 ) -> None:
     """Fill in the times of runs with one resolved selector."""
     block = times.block
-    for run in runs:
-        once_s, copies_s, sources = _prefill(block.at(run), profile, selector, prefills, strict)
-        times.columns["prefill_s"][:, run] = block.batches * once_s
+    for tokens in np.unique(block.loads[runs, 0]):
+        run = [run for run in runs if block.loads[run, 0] == tokens]
+        once_s, copies_s, sources = _prefill(block.at(run[0]), profile, selector, prefills, strict)
+        times.columns["prefill_s"][:, run] = block.batches[:, None] * once_s
         times.texts["prefill_sources"][:, run] = sources
         times.copies_s[run] = copies_s
     runs = [run for run in runs if times.steps[run]]
@@ -204,7 +207,7 @@ def _fill(
     spans = Spans(first, first + times.steps[runs] - 1)
     ends = (int(spans.first.min()), int(spans.last.max()))
     steps = Steps(block.at(runs[0]), profile, block.batches, ends, evicted, strict=strict)
-    decode = Decode.of(steps, spans, _ticks(profile), times.seed)
+    decode = Decode.of(steps, spans, _ticks(profile, steps), times.seed)
     times.decodes.append((runs, decode))
     number, columns = spans.steps, times.columns
     columns["decode_s"][:, runs] = decode.total_s
@@ -232,15 +235,25 @@ def _rates(times: Times) -> None:
     columns["output_tokens_per_s"] = output / (columns["prefill_s"] + columns["decode_s"])
 
 
-def _ticks(profile: HardwareProfile) -> list[int]:
-    """Return the contexts at which a table of the profile or of its reference has a tick."""
+def _ticks(profile: HardwareProfile, steps: Steps) -> list[int]:
+    """Return the contexts at which a table that prices something on the way has a tick."""
     both = (profile, *([profile.reference] if profile.reference else []))
+    names = {price.origin[0] for price in steps.moving_prices() if price.origin}
     found: set[int] = set()
-    for table in (t for one in both for t in one.tables.values()):
+    for table in (one.tables[name] for one in both for name in names if name in one.tables):
         for axis in {"context_tokens", "selected_tokens"} & set(table.axes):
             at = table.axes.index(axis)
             found |= {int(tick) for grid in table.grids.values() for tick in grid.axes[at]}
     return sorted(found)
+
+
+def _conditions(profile: HardwareProfile) -> list[str]:
+    """Return the settings that a table of prefill, of the profile or its reference, is tied to."""
+    both = (profile, *([profile.reference] if profile.reference else []))
+    names = {*(table for kind in PREFILL_KINDS.values() for table in kind.tables or ())}
+    names |= {*PREFILL_KINDS, *(name for kind in SELECTORS.values() for name in kind.tables()[1:])}
+    tied = (one.spec.tables[n].holds_for for one in both for n in names if n in one.spec.tables)
+    return sorted({key for holds_for in tied for key in holds_for})
 
 
 def _prefill(
@@ -251,8 +264,14 @@ def _prefill(
     strict: bool,
 ) -> tuple[float, float, str]:
     """Return a sequence's prefill: its time, what its copies add, and the sources of prices."""
-    place = point.routing.placement.hands_over and selector.query_conditioned
-    key = repr((point.model, profile.file, profile.spec.name, selector, place, point.workload.input_tokens))
+    tokens, place = point.workload.input_tokens, point.routing.placement
+    asked = Case(point.model, selector, point.routing).settings()
+    key = repr((
+        *(point.model.name, profile.file, profile.spec.name, tokens, place.hands_over),
+        *(selector.kept_prompt_tokens(tokens), selector.evicts(tokens), selector.dense_layers()),
+        *(selector.kind, selector.summary_bytes_per_token_layer(point.model)),
+        [asked.get(name) for name in _conditions(profile)],
+    ))
     if key not in known:
         run = run_prefill(point, profile, finish_maxplus, strict=strict)
         copies = int((run.step_ps - run.unrouted_ps)[0]) / PS_PER_S
