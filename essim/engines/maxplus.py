@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,16 +62,20 @@ def finish(
     return np.stack([rows[i] for i in wanted])
 
 
-def finish_alike(ops: Sequence[Op], durations_ps: Sequence[Row], *, first: bool = False) -> Row:
-    """Return how long a step takes that follows one like it, lane by lane.
+def finish_alike(
+    ops: Sequence[Op],
+    durations_ps: Sequence[Row],
+    follows: Literal["its like", "nothing", "the lane before"] = "its like",
+) -> Row:
+    """Return how long steps take in lanes of any shape.
 
     Parameters
     ----------
     durations_ps
         For each op, its durations: of any shapes that broadcast with each other. What a later step
         still waits for is carried until the step takes no longer.
-    first
-        It follows none.
+    follows
+        What step a lane follows; lanes of the last axis may be the steps of a run.
 
     Returns
     -------
@@ -83,8 +88,10 @@ def finish_alike(ops: Sequence[Op], durations_ps: Sequence[Row], *, first: bool 
     distinct, last = list(shared.values()), plan.graph.last_main
     rows, entered = _pass(plan, distinct, None)
     step = rows[last]
-    for _ in range(0 if first else _ALIKE_STEPS):
+    for _ in range(0 if follows == "nothing" else _ALIKE_STEPS):
         carried = {i: np.maximum(rows[i] - rows[last], 0) for i in plan.carriers}
+        if follows == "the lane before":
+            carried = {i: _shifted(row) for i, row in carried.items()}
         if not any((carried[i] > entered).any() for i in plan.latest):
             break
         rows, _ = _pass(plan, distinct, carried)
@@ -92,6 +99,13 @@ def finish_alike(ops: Sequence[Op], durations_ps: Sequence[Row], *, first: bool 
             break
         step = rows[last]
     return step
+
+
+def _shifted(row: Row) -> Row:
+    """Return what each lane of the last axis has from the one before it; the first has nothing."""
+    moved = np.zeros_like(row)
+    moved[..., 1:] = row[..., :-1]
+    return moved
 
 
 def _carry(rows: dict[int, Row], carriers: Sequence[int], last_main: int) -> dict[int, Row]:

@@ -22,8 +22,8 @@ from essim.simulate.rows import add_swept
 from essim.simulate.workers import Work
 
 MANIFEST = "manifest.json"
-# Points of a part, about: as many as a minute of the row-by-row engines.
-_POINTS = 1 << 14
+# Points of a part at most, and parts of a sweep at least, about.
+_POINTS, _PARTS = 1 << 14, 16
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Sweep:
     def of(grid: Grid, engine: str, strict: bool, seed: int, about: Mapping[str, Any]) -> Sweep:
         """Return the sweep of a grid; parts hold whole blocks of the last keys' points."""
         grid.check()
-        points = 1
+        most, points = min(_POINTS, math.prod(grid.shape) // _PARTS), 1
         for size in reversed(grid.shape):
-            if points * size > _POINTS:
+            if points * size > most:
                 break
             points *= size
-        points *= max(1, _POINTS // points)
+        points *= max(1, most // points)
         columns = {name: column.unit for name, column in COLUMNS.items()}
         text = json.dumps({"columns": columns, "part_points": points, **about}, indent=2)
         return Sweep(grid, engine, strict, seed, text, points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,18 +65,34 @@ class Simulator:
         self, points: Sequence[Scenario], progress: Callable[[], None] = lambda: None
     ) -> list[ResultRow]:
         """Return one row a point, in order; a point that cannot run says so in its row."""
+        uses: Counter[str] = Counter()
+        keys = []
         for point in points:
-            for run in (point, point.with_routing(point.compare.baseline), point.with_dense()):
-                key, steps = _key(run), run.workload.output_tokens - 1
+            runs = (point, point.with_routing(point.compare.baseline), point.with_dense())
+            ends = (_at_end(point, end) for end in ("slow", "fast"))
+            keys.append([_key(run) for run in (*runs, *ends)])
+            uses.update(keys[-1])
+            for key in keys[-1]:
+                steps = point.workload.output_tokens - 1
                 self._longest[key] = max(self._longest.get(key, 0), steps)
         profiles = {p.hardware: self.profile(p.hardware) for p in points}
         for remark in remarks(points, profiles):
             warnings.warn(remark, stacklevel=2)
         rows = []
-        for point in points:
+        for point, own in zip(points, keys, strict=True):
             rows.append(self._row(point))
+            uses.subtract(own)
+            if len(rows) < len(points):
+                self._forget({key for key in own if not uses[key]})
             progress()
         return rows
+
+    def _forget(self, keys: set[str]) -> None:
+        """Drop runs that no later point needs: memory does not grow with the number of points."""
+        for key in keys:
+            self._decodes.pop(key, None)
+        for drawn in [drawn for drawn in self._drawn if drawn[0] in keys]:
+            del self._drawn[drawn]
 
     def decode(self, point: Scenario) -> Run:
         """Return the decode run that `point` is a beginning of, simulated once."""
@@ -129,7 +146,7 @@ class Simulator:
 
     def _interval(self, point: Scenario, profile: HardwareProfile) -> ResultRow:
         """Return the rates at both ends of the profile's ranges; nothing where it has none."""
-        slow, fast = self._at_end(point, profile, "slow"), self._at_end(point, profile, "fast")
+        slow, fast = self._times_at_end(point, profile, "slow"), self._times_at_end(point, profile, "fast")
         if slow is None or fast is None:
             return {}
         return {
@@ -139,17 +156,17 @@ class Simulator:
             "output_tokens_per_s_high": fast.get("output_tokens_per_s"),
         }
 
-    def _at_end(
+    def _times_at_end(
         self, point: Scenario, profile: HardwareProfile, end: Literal["slow", "fast"]
     ) -> ResultRow | None:
         """Return the time columns at one end of the profile's ranges, None where it has none."""
-        name = f"{point.hardware} at its {end} end"
-        if name not in self._profiles:
+        there = _at_end(point, end)
+        if there.hardware not in self._profiles:
             corner = profile.corner(end)
             if corner is None:
                 return None
-            self._profiles[name] = corner
-        return self._times(point.model_copy(update={"hardware": name}))
+            self._profiles[there.hardware] = corner
+        return self._times(there)
 
     def _times(self, point: Scenario) -> ResultRow:
         """Return the time columns of a point."""
@@ -248,6 +265,11 @@ class Simulator:
             gains["gain_ceiling_frac"] = _ceiling(exposed_s, step_s)
             gains["output_ceiling_frac"] = _ceiling(share_s, total_s)
         return gains
+
+
+def _at_end(point: Scenario, end: str) -> Scenario:
+    """Return a point on the profile at one end of its ranges."""
+    return point.model_copy(update={"hardware": f"{point.hardware} at its {end} end"})
 
 
 def _or_step(draws_s: Values | None, times: ResultRow) -> Values:

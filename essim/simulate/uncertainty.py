@@ -22,7 +22,7 @@ from essim.engines.graph import Graph
 from essim.hardware.profile import HardwareProfile
 from essim.simulate.replay import Picoseconds, Run
 from essim.step.errors import error_factors
-from essim.step.price import Price
+from essim.step.price import Price, error_of
 from essim.text.units import PS_PER_S
 
 DRAWS = 256
@@ -44,12 +44,15 @@ def drawn_steps_s(
         [`DRAWS`]; the same draw of two runs has the same errors of their prices. None where no
         price has an error that is known.
     """
-    factors = _factors(run, profile, seed)
-    if not factors:
-        return None
     at = np.unique(np.linspace(0, steps - 1, min(steps, STEPS)).astype(np.int64))
     # The first step of a draw runs twice: what it finds still busy is then its own draw's.
-    rows = _rows(run, np.concatenate((at[:1], at)), factors)
+    twice = np.concatenate((at[:1], at))
+    known = held_out_factors(profile, run.prices, seed)
+    found = {k: price_factors(p, p.rank[twice], known.get(k), seed) for k, p in run.prices.items()}
+    factors = {kind: factor for kind, factor in found.items() if factor is not None}
+    if not factors:
+        return None
+    rows = _rows(run, twice, factors)
     (ends,) = finish(run.ops, rows, [Graph.of(run.ops).last_main])
     drawn = ends.reshape(DRAWS, -1)[:, 1:].mean(axis=1) / run.step_ps[at].mean()
     mean_ps = run.step_ps[:steps].mean()
@@ -60,18 +63,33 @@ def drawn_steps_s(
     return means
 
 
-def _factors(run: Run, profile: HardwareProfile, seed: int) -> dict[str, Values]:
-    """Return a factor a draw for every op kind whose price has an error that is known.
+def price_factors(
+    price: Price, rank: NDArray[np.int8], known: Values | None, seed: int
+) -> Values | None:
+    """Return what each draw multiplies a price by, None where no error of it is known.
 
-    Draws depend on the name of table or source and on the seed alone, so all points of a sweep
-    share them.
+    Parameters
+    ----------
+    rank
+        Of the price's source, in the lanes that are asked for.
+    known
+        Factors of its table's held-out points, if it has some.
+
+    Returns
+    -------
+    array
+        Shape [*lanes, `DRAWS`]; with ones for lanes where all have one source.
     """
-    found = held_out_factors(profile, run.prices, seed)
-    for kind, price in run.prices.items():
-        if price.error:
-            own = error_factors(price.error, price_ranks(price.error, seed))
-            found[kind] = np.prod([found[kind], own], axis=0) if kind in found else own
-    return found
+    ranks = np.unique(rank)
+    names = [price.error or error_of(int(one), price.family) for one in ranks]
+    if known is None and not any(names):
+        return None
+    one = np.ones(DRAWS)
+    own = [error_factors(name, price_ranks(name, seed)) if name else one for name in names]
+    by_rank = np.stack(own) if known is None else np.stack(own) * known
+    if len(ranks) == 1:
+        return by_rank.reshape((*(1 for _ in rank.shape), DRAWS))
+    return np.asarray(by_rank[np.searchsorted(ranks, rank)])
 
 
 def held_out_factors(
@@ -100,7 +118,7 @@ def _rows(run: Run, at: NDArray[np.int64], factors: dict[str, Values]) -> list[P
     for op, durations in zip(run.ops, run.durations_ps, strict=True):
         key = id(durations), op.kind  # ops of a kind share a row
         if key not in made:
-            factor = factors.get(op.kind, np.ones(DRAWS))
-            made[key] = np.rint(np.outer(factor, durations[at])).astype(np.int64).ravel()
+            factor = factors.get(op.kind, np.ones((1, DRAWS)))
+            made[key] = np.rint(factor.T * durations[at]).astype(np.int64).ravel()
         rows.append(made[key])
     return rows

@@ -55,7 +55,8 @@ class Price:
     origin
         The table behind it and the keys there; empty where there is none.
     error
-        What it is off by: a key of `essim.step.errors`; empty where held-out points tell.
+        What it is off by: a key of `essim.step.errors`; empty where each lane is off by what its
+        own source is (`error_of`).
     latency_s
         Of the table behind it, the least time.
     family
@@ -96,19 +97,17 @@ class CostModel:
         self._settings = case.settings()
 
     def price(self, kind: str, point: Point) -> Price:
-        """Return the price of `kind` at `point`, a lane for each of ``point.context_tokens``."""
+        """Return the price of `kind` at `point`, a lane for each context; else as `lanes`."""
         price = self.lanes(kind, point)
         shape = np.broadcast_shapes(np.shape(point.batch), point.context_tokens.shape)
         mean_s = np.broadcast_to(price.mean_s, shape)
         rank = np.broadcast_to(price.rank, shape)
-        error = price.error or error_of(int(np.max(rank)), price.family)
-        return replace(price, mean_s=mean_s, rank=rank, error=error)
+        return replace(price, mean_s=mean_s, rank=rank)
 
     def lanes(self, kind: str, point: Point) -> Price:
         """Return the price of `kind` in as many lanes as it needs.
 
         Batch, rows and context broadcast: what does not depend on one of them has no lanes for it.
-        Its `error` is empty where each lane has that of its own source (`error_of`).
 
         Raises
         ------

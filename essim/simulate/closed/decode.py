@@ -87,7 +87,9 @@ class Decode:
         """Sum steps over runs; `ticks` are contexts at which prices have another source."""
         nodes = _Nodes.of(steps, runs, ticks)
         total_s, unrouted_s = (nodes.sums(name) for name in ("step", "unrouted"))
-        off_s = _ROUNDED_S * len(steps.ops) + nodes.off * total_s / runs.steps
+        # Between the contexts that are looked at, lines may be off by more.
+        share = (4 if steps.drawn else 2) * nodes.off
+        off_s = _ROUNDED_S * len(steps.ops) + share * total_s / runs.steps
         call_s = np.zeros((len(total_s), 1))
         if steps.drawn:
             calls = drawn(steps, runs.merged(), runs.first, runs.last, seed)

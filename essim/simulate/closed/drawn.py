@@ -57,7 +57,7 @@ def drawn(
     more_s = seen_s + unseen * sums_s[:, :, -1] / _LANES
     call_s = lanes_s.std(axis=-1).max(axis=1, keepdims=True)
     off_s = _sampling_s(lanes_s, number, unseen) + _between_s(contexts, lanes_s)
-    return Drawn(more_s + _first_s(steps, first, z), off_s, call_s)
+    return Drawn(more_s, off_s, call_s)
 
 
 def some_contexts(spans: list[tuple[int, int]], count: int = _CONTEXTS) -> Tokens:
@@ -107,10 +107,3 @@ def _between_s(contexts: Tokens, lanes_s: Values) -> Values:
     share = span_shares(contexts[::2], contexts[1:-1:2], contexts[1:-1:2])
     line = means[:, ::2] @ share.T
     return np.asarray(np.abs(line - means[:, 1:-1:2]).max(axis=1, keepdims=True))
-
-
-def _first_s(steps: Steps, first: Tokens, z: Values) -> Values:
-    """Return how much longer first steps take for following none."""
-    contexts, run = np.unique(first, return_inverse=True)
-    after, alone = (steps.drawn_s(contexts, z[:, :1], first=none) for none in (False, True))
-    return np.asarray((alone - after)[:, :, 0][:, run])

@@ -9,9 +9,7 @@ import numpy as np
 from essim.simulate.closed.decode import Decode
 from essim.simulate.closed.drawn import some_contexts, span_shares
 from essim.simulate.closed.lines import Tokens, Values
-from essim.simulate.uncertainty import DRAWS, STEPS, held_out_factors, price_ranks
-from essim.step.errors import error_factors
-from essim.step.price import Price, error_of
+from essim.simulate.uncertainty import DRAWS, STEPS, held_out_factors, price_factors
 
 def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     """Return the mean step of runs in each draw, shape [batches, runs, `DRAWS`].
@@ -22,7 +20,7 @@ def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     contexts = some_contexts(runs.merged(), 9 if steps.drawn else 17)
     prices = steps.prices(contexts)
     known = held_out_factors(steps.profile, prices, seed)
-    factors = {kind: _factors(price, known.get(kind), seed) for kind, price in prices.items()}
+    factors = {k: price_factors(p, p.rank, known.get(k), seed) for k, p in prices.items()}
     factors = {kind: factor for kind, factor in factors.items() if factor is not None}
     if not factors:
         return None
@@ -50,19 +48,3 @@ def _sampled(run: Decode, contexts: Tokens) -> Values:
 @lru_cache(maxsize=4096)
 def _jitter(seed: int, steps: int) -> Values:
     return np.random.default_rng([seed, steps, 1]).standard_normal(DRAWS)
-
-
-def _factors(price: Price, known: Values | None, seed: int) -> Values | None:
-    """Return what each draw multiplies a price by, shape [batches, contexts, draws] or ones."""
-    ranks = np.unique(price.rank)
-    names = [price.error or error_of(int(rank), price.family) for rank in ranks]
-    if known is None and not any(names):
-        return None
-    by_rank = np.stack([
-        error_factors(name, price_ranks(name, seed)) if name else np.ones(DRAWS) for name in names
-    ])
-    if known is not None:
-        by_rank = by_rank * known
-    if len(ranks) == 1:
-        return by_rank[None, :, :]
-    return np.asarray(by_rank[np.searchsorted(ranks, price.rank)])

@@ -126,8 +126,9 @@ def fitted(
         if not open_ or len(known.contexts) > most:
             break
         off = 0.0
-        places = {0, period - 1}
-        known.ask(np.concatenate([_looked_at(p, period, i) for p in open_ for i in places]))
+        known.ask(
+            np.concatenate([_looked_at(p, period, i) for p in open_ for i in _places(p, period)])
+        )
         found = [_kinks(piece, period, known, tolerance) for piece in open_]
         cuts, off = [at for at, _ in found], max(own for _, own in found)
         done += [piece for piece, at in zip(open_, cuts, strict=True) if not at]
@@ -180,6 +181,11 @@ def _whole(piece: tuple[int, int], period: int) -> list[tuple[int, int]]:
     return [(a, b)] if b < middle else [(a, middle - 1), (middle, b)]
 
 
+def _places(piece: tuple[int, int], period: int) -> set[int]:
+    """Return which lines of a piece are looked at: those of a page's first and last token."""
+    return {(1 - piece[0]) % period, -piece[0] % period}
+
+
 def _looked_at(piece: tuple[int, int], period: int, place: int) -> Tokens:
     """Return ends of a piece's line at a place in the period, what is beside, and two between."""
     first = piece[0] + place
@@ -194,7 +200,7 @@ def _kinks(
     """Return after which contexts to cut a piece, after none if its lines are such; how far off."""
     kinks: set[int] = set()
     most = 0.0
-    for place in {0, period - 1}:
+    for place in _places(piece, period):
         at = _looked_at(piece, period, place)
         bends, off = _bends(at, known, tolerance)
         kinks |= {int(at[0]) + round(bend / period) * period for bend in bends}

@@ -154,27 +154,27 @@ class Steps:
                 time_s = time_s * factors[kind][:, :, :, None]
             rows[kind] = _whole_fs(time_s)
         durations = [rows[op.kind] for op in self.ops]
-        steps = finish_alike(self.ops, durations, first=first) / _FS_PER_S
+        steps = finish_alike(self.ops, durations, "nothing" if first else "its like") / _FS_PER_S
         return np.asarray(steps @ shares() if drawn else steps[..., 0])
 
-    def drawn_s(self, contexts: Tokens, normals: Values, *, first: bool = False) -> Values:
-        """Return the time of a step at each context with each lane of drawn calls.
+    def drawn_s(self, contexts: Tokens, normals: Values) -> Values:
+        """Return the times of the first steps of a run that stays at a context, at each.
 
         Parameters
         ----------
         normals
-            Standard normals, shape [drawn calls of a step, lanes].
+            Of the drawn calls, shape [calls of a step, steps].
 
         Returns
         -------
         array
-            Shape [batches, contexts, lanes].
+            Shape [batches, contexts, steps].
         """
         size = max(1, _MOST_LANES // (len(self.batches) * normals.shape[1]))
         parts = np.split(contexts, range(size, len(contexts), size))
-        return np.concatenate([self._drawn_s(part, normals, first) for part in parts], axis=1)
+        return np.concatenate([self._drawn_s(part, normals) for part in parts], axis=1)
 
-    def _drawn_s(self, contexts: Tokens, normals: Values, first: bool) -> Values:
+    def _drawn_s(self, contexts: Tokens, normals: Values) -> Values:
         prices = self.prices(contexts)
         rows = {kind: _whole_fs(price.mean_s[:, :, None]) for kind, price in prices.items()}
         durations, calls = [], iter(normals)
@@ -185,7 +185,7 @@ class Steps:
                 continue
             lanes = replace(spread, log_s=spread.log_s[:, :, :, None])
             durations.append(_whole_fs(lanes.times_s(next(calls))))
-        steps = finish_alike(self.ops, durations, first=first) / _FS_PER_S
+        steps = finish_alike(self.ops, durations, "the lane before") / _FS_PER_S
         shape = (len(self.batches), len(contexts), normals.shape[1])
         return np.broadcast_to(steps, shape)
 
