@@ -238,11 +238,11 @@ def _corners(axes: Sequence[Values], points: Sequence[Values]) -> list[Corner]:
         corners.append((low, high, np.where(high > low, (point - axis[low]) / width, 0.0)))
     found = []
     for sides in itertools.product((0, 1), repeat=len(axes)):
-        at = tuple(c[side] for c, side in zip(corners, sides, strict=True))
+        at = tuple((low, high)[side] for (low, high, _), side in zip(corners, sides, strict=True))
         share = np.ones(points[0].shape)
         for (_, _, weight), side in zip(corners, sides, strict=True):
             share = share * (weight if side else 1.0 - weight)
-        found.append((at, share))
+        found.append((at, np.asarray(share)))
     return found
 
 

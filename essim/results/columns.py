@@ -265,13 +265,7 @@ class ResultRow(TypedDict, total=False):
     ]
     step_off_s: Annotated[
         _Number,
-        Column(
-            "s",
-            "step may be off by",
-            "how far `step_s` may be from that of all steps simulated one by one; empty where they "
-            "are",
-            ROUND_MICROSECONDS,
-        ),
+        Column("s", "step off by", "how far `step_s` may be from one by one", ROUND_MICROSECONDS),
     ]
     engine: Annotated[str, Column("", "engine", "what computed it")]
     seed: Annotated[int, Column("", "seed", "of the CPU router's jitter and of the draws")]

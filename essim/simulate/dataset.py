@@ -77,7 +77,9 @@ class Sweep:
         if self.engine == "closed":
             from essim.simulate.closed.part import part_columns
 
-            cells = part_columns(self.grid, _closed_form(self.manifest, self.strict, self.seed), first, stop)
+            cells = part_columns(
+                self.grid, _closed_form(self.manifest, self.strict, self.seed), first, stop
+            )
         else:
             cells = self._row_by_row(first, stop)
         return columns_bytes(cells, self.manifest)
@@ -87,7 +89,9 @@ class Sweep:
         from essim.simulate.sweep import Simulator
 
         points = []
-        for indices in np.stack(np.unravel_index(range(first, stop), self.grid.shape), axis=1).tolist():
+        for indices in np.stack(
+            np.unravel_index(range(first, stop), self.grid.shape), axis=1
+        ).tolist():
             point = self.grid.point(indices)
             if self.grid.has(point, indices):
                 points.append(point)
@@ -184,4 +188,3 @@ def _write(file: Path, content: bytes) -> None:
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)
-

@@ -97,7 +97,9 @@ class Grid:
                 _put(data, path, copy.deepcopy(values[index]))
             except ValueError as error:
                 raise self.document.value_error(error, at=("sweep", key, index)) from None
-        return _checked(data, replace(self.document, overrides=swept | dict(self.document.overrides)))
+        return _checked(
+            data, replace(self.document, overrides=swept | dict(self.document.overrides))
+        )
 
     def has(self, point: Scenario, indices: Sequence[int]) -> bool:
         """Return whether a point is the first of those that are one and the same."""

@@ -16,7 +16,8 @@ from essim.errors import BadValueError, InputError
 from essim.hardware.profile import HardwareProfile, find_profile, load_profile
 from essim.results.column import Row
 from essim.results.columns import ResultRow
-from essim.simulate.memory import max_batch, memory, shortage
+from essim.simulate.feasible import infeasible
+from essim.simulate.memory import max_batch, memory
 from essim.simulate.remarks import remarks
 from essim.simulate.replay import Run, run_decode, run_prefill
 from essim.simulate.rows import empty_row
@@ -138,7 +139,7 @@ class Simulator:
         profile = self.profile(point.hardware)
         row = empty_row(point, memory(point, profile), max_batch(point, profile))
         row |= {"engine": pick_engine(self.engine)[0], "seed": self.seed}
-        reason = _infeasible(point, profile)
+        reason = infeasible(point, profile)
         if reason:
             return row | {"status": "infeasible", "reason": reason}
         row |= self._times(point) | self._percentiles(point)
@@ -146,7 +147,10 @@ class Simulator:
 
     def _interval(self, point: Scenario, profile: HardwareProfile) -> ResultRow:
         """Return the rates at both ends of the profile's ranges; nothing where it has none."""
-        slow, fast = self._times_at_end(point, profile, "slow"), self._times_at_end(point, profile, "fast")
+        slow, fast = (
+            self._times_at_end(point, profile, "slow"),
+            self._times_at_end(point, profile, "fast"),
+        )
         if slow is None or fast is None:
             return {}
         return {
@@ -223,12 +227,12 @@ class Simulator:
         profile = self.profile(point.hardware)
         baseline, dense = point.with_routing(point.compare.baseline), point.with_dense()
         gains: ResultRow = {}
-        why = _infeasible(baseline, profile)
+        why = infeasible(baseline, profile)
         if why:
             gains["reason"] = f"no gain, since the baseline does not run: {why}"
         else:
             gains |= self._over_baseline(point, row, baseline)
-        if not _infeasible(dense, profile):
+        if not infeasible(dense, profile):
             full = self._times(dense)
             gains["gain_over_dense_frac"] = _gain(
                 row.get("decode_tokens_per_s"), full.get("decode_tokens_per_s")
@@ -299,23 +303,3 @@ def _key(point: Scenario, drop: Sequence[str] = ("output_tokens",)) -> str:
     selector = point.resolved_selector()
     channels = selector.channels(point.routing.channels, point.model.head_dim)
     return repr((point.model, point.hardware, selector, channels, point.routing, load))
-
-
-def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
-    """Return why a point cannot run on this machine, or an empty string."""
-    load = point.workload
-    final = load.input_tokens + load.output_tokens
-    if final > point.model.max_context_tokens:
-        return f"{final} tokens exceed the model's context of {point.model.max_context_tokens}"
-    return cannot_route(point, profile) or shortage(point, profile)
-
-
-def cannot_route(point: Scenario, profile: HardwareProfile) -> str:
-    """Return why a point's routing cannot run on this machine at any size, or an empty string."""
-    on_cpu = point.routing.placement.device == "cpu"
-    if on_cpu and point.selector.scans_keys:
-        return f"{point.selector.kind} scores every cached key, and the CPU does not have the keys"
-    cores = profile.spec.cpu.cores.value
-    if on_cpu and point.routing.cpu_threads > cores:
-        return f"{point.routing.cpu_threads} router threads on {cores} cores"
-    return ""

@@ -21,8 +21,8 @@ from essim.engines import Finish
 from essim.engines.graph import Graph
 from essim.hardware.profile import HardwareProfile
 from essim.simulate.replay import Picoseconds, Run
-from essim.step.errors import error_factors
-from essim.step.price import Price, error_of
+from essim.step.errors import error_factors, error_of
+from essim.step.price import SOURCES, Price
 from essim.text.units import PS_PER_S
 
 DRAWS = 256
@@ -81,7 +81,7 @@ def price_factors(
         Shape [*lanes, `DRAWS`]; with ones for lanes where all have one source.
     """
     ranks = np.unique(rank)
-    names = [price.error or error_of(int(one), price.family) for one in ranks]
+    names = [price.error or error_of(SOURCES[one], price.family) for one in ranks]
     if known is None and not any(names):
         return None
     one = np.ones(DRAWS)

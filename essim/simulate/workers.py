@@ -60,7 +60,9 @@ def _on_cluster(address: str, made: InParts, parts: list[int]) -> Iterator[tuple
     try:
         from distributed import Client, as_completed
     except ImportError:
-        raise AbsentError("--cluster needs distributed", 'pip install "essim[distributed]"') from None
+        raise AbsentError(
+            "--cluster needs distributed", 'pip install "essim[distributed]"'
+        ) from None
     try:
         client = Client(address, timeout="10s")
     except (OSError, ValueError) as error:

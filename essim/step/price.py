@@ -55,12 +55,11 @@ class Price:
     origin
         The table behind it and the keys there; empty where there is none.
     error
-        What it is off by: a key of `essim.step.errors`; empty where each lane is off by what its
-        own source is (`error_of`).
+        What it is off by, a key of `essim.step.errors`; empty where its lanes' sources say.
     latency_s
         Of the table behind it, the least time.
     family
-        What ops have in common whose prices are off alike.
+        Of ops whose prices are off alike.
     """
 
     mean_s: Values
@@ -285,14 +284,6 @@ class CostModel:
     def floor_s(self, work: Work, spec: ProfileSpec | None = None) -> Values:
         """Return the roofline: the larger of bytes and FLOPs over the peaks, plus launches."""
         return floor_s(work, spec or self.profile.spec, self.case)
-
-
-def error_of(rank: int, family: str) -> str:
-    """Return what a price of a source is off by: a key of `essim.step.errors`, or nothing."""
-    source = SOURCES[rank]
-    if source in STRICT_SOURCES:
-        return ""
-    return f"{source} {family}" if source == "transferred" else source
 
 
 def _listed(values: list[int | str]) -> str:

@@ -169,16 +169,16 @@ def test_options_of_the_other_kind_are_refused(scenario, options, message: str) 
 
 
 def test_rows_are_those_of_the_row_by_row_engine(scenario, tmp_path, whole) -> None:
-    """Where no call is drawn, numbers are within a millionth, and all else is equal."""
+    """Where no call is drawn, numbers are within a millionth, percentiles within half a percent."""
     _, points = load_scenario(scenario)
     wanted = Simulator().rows(points)
     found = read_result(tmp_path / "whole").rows
     assert len(found) == len(wanted) == 120
     for mine, want in zip(found, wanted, strict=True):
         for name, value in want.items():
-            if name in ("engine", "where", "anchor") or mine["routing"] == "cpu-mid":
+            if name in ("engine", "step_off_s") or mine["routing"] == "cpu-mid":
                 continue
-            loose = 1e-3 if name.endswith(("_p5", "_p50", "_p95")) else 1e-6
+            loose = 5e-3 if name.endswith(("_p5", "_p50", "_p95")) else 1e-6
             if isinstance(value, float):
                 assert mine[name] == pytest.approx(value, rel=loose, abs=loose), name
             else:
@@ -195,7 +195,7 @@ def test_full_lanes_in_a_folder_are_the_rows_of_a_file(scenario, tmp_path) -> No
 
 
 def test_a_point_that_makes_no_sense_is_a_row_with_its_reason(scenario, tmp_path) -> None:
-    more = 'sweep.selector=[{kind: quest, top_pages: 8}, {kind: rocketkv, budget_tokens: 64}]'
+    more = "sweep.selector=[{kind: quest, top_pages: 8}, {kind: rocketkv, budget_tokens: 64}]"
     folder = tmp_path / "bad"
     done = sweep(scenario, folder, "--set", more, "--set", "sweep.routing=[gpu-target, cpu-mid]")
     assert done.exit_code == 0, done.stderr

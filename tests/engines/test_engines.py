@@ -90,7 +90,10 @@ def test_a_step_that_follows_its_like_is_a_late_step_of_a_run_of_them(step) -> N
 
 
 def test_chains_that_nobody_waits_for_are_one_op() -> None:
-    ops = (*(Op("main", "x", "gpu", i) for i in range(5)), Op("side", "y", "cpu", waits=("main.2",)))
+    ops = (
+        *(Op("main", "x", "gpu", i) for i in range(5)),
+        Op("side", "y", "cpu", waits=("main.2",)),
+    )
     plan = plan_of(ops, (0, 0, 1, 0, 0, 2), frozenset())
     # Ops 0 to 2, ops 3 and 4, the one beside; what is left of each is its sum.
     assert [chain.sources for chain in plan.chains] == [(), (0,), (0,)]

@@ -44,7 +44,7 @@ def profile_of(name: str) -> HardwareProfile:
 
 
 def changed(profile: HardwareProfile, seed: int, drawn: bool) -> HardwareProfile:
-    """Return a profile whose every measured time is another; calls take their mean, if not drawn."""
+    """Return a profile whose every measured time is another; calls may take their mean."""
     rng = np.random.default_rng(seed)
     tables = {}
     for name, table in profile.tables.items():

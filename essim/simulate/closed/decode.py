@@ -16,7 +16,7 @@ from essim.simulate.replay import WAITING
 from essim.step.kinds import KINDS
 from essim.step.price import SOURCES, STRICT_SOURCES
 
-# How far a step may be from its line, as a share of it; where calls are drawn it is less sure anyway.
+# How far a step may be from its line, as a share of it; drawn calls are less sure anyway.
 _TOLERANCE, _DRAWN_TOLERANCE = 2e-7, 1e-5
 # The full-lane engine counts each op in whole picoseconds.
 _ROUNDED_S = 0.5e-12
@@ -152,7 +152,9 @@ class _Nodes:
                 calls = steps.calls[kind]
                 scaled.append(np.broadcast_to(found[kind], shape) * calls / scale[:, None])
             # Where a source changes is a kink, too.
-            scaled += [np.broadcast_to(found[name], shape) * 1.0 for name in names[2 + len(steps.moving):]]
+            scaled += [
+                np.broadcast_to(found[name], shape) * 1.0 for name in names[2 + len(steps.moving) :]
+            ]
             return np.concatenate(scaled)
 
         tolerance, most = (_DRAWN_TOLERANCE, 300) if steps.drawn else (_TOLERANCE, 5000)
@@ -193,9 +195,7 @@ class _Nodes:
     def sources(self) -> tuple[NDArray[np.intp], list[PriceSources]]:
         """Return which of the texts each run has, and the texts."""
         worst = np.stack([self.worst(kind) for kind in self.steps.kinds], axis=-1)
-        found, codes = np.unique(
-            worst.reshape(-1, worst.shape[-1]), axis=0, return_inverse=True
-        )
+        found, codes = np.unique(worst.reshape(-1, worst.shape[-1]), axis=0, return_inverse=True)
         texts = [
             PriceSources.of(
                 {k: SOURCES[r] for k, r in zip(self.steps.kinds, row, strict=True)}, SOURCES

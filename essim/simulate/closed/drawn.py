@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from essim.simulate.closed.lines import Lines, Tokens, Values
+from essim.simulate.closed.lines import Tokens, Values
 from essim.simulate.closed.steps import Steps
 from essim.simulate.jitter import STRATA, normals
 

@@ -11,6 +11,7 @@ from essim.simulate.closed.drawn import some_contexts, span_shares
 from essim.simulate.closed.lines import Tokens, Values
 from essim.simulate.uncertainty import DRAWS, STEPS, held_out_factors, price_factors
 
+
 def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     """Return the mean step of runs in each draw, shape [batches, runs, `DRAWS`].
 
@@ -20,8 +21,8 @@ def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     contexts = some_contexts(runs.merged(), 9 if steps.drawn else 17)
     prices = steps.prices(contexts)
     known = held_out_factors(steps.profile, prices, seed)
-    factors = {k: price_factors(p, p.rank, known.get(k), seed) for k, p in prices.items()}
-    factors = {kind: factor for kind, factor in factors.items() if factor is not None}
+    found = {k: price_factors(p, p.rank, known.get(k), seed) for k, p in prices.items()}
+    factors = {kind: factor for kind, factor in found.items() if factor is not None}
     if not factors:
         return None
     usual_s = steps.step_s(prices, {kind: np.ones((1, 1, 1)) for kind in factors})
@@ -42,7 +43,8 @@ def _sampled(run: Decode, contexts: Tokens) -> Values:
     steps = run.runs.steps
     at = np.linspace(0, steps - 1, STEPS, axis=-1).astype(np.int64)
     asked = (run.runs.first[:, None] + at).ravel()
-    return span_shares(contexts, asked, asked).reshape(len(steps), STEPS, -1).mean(axis=1)
+    shares = span_shares(contexts, asked, asked).reshape(len(steps), STEPS, -1)
+    return np.asarray(shares.mean(axis=1))
 
 
 @lru_cache(maxsize=4096)

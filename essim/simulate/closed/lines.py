@@ -230,4 +230,4 @@ def _bends(at: Tokens, known: _Known, tolerance: float) -> tuple[list[float], fl
 def _parts(piece: tuple[int, int], cuts: list[int]) -> list[tuple[int, int]]:
     """Return a piece cut after contexts."""
     firsts = [piece[0], *(cut + 1 for cut in cuts)]
-    return [part for part in zip(firsts, [*cuts, piece[1]], strict=True)] if cuts else []
+    return list(zip(firsts, [*cuts, piece[1]], strict=True)) if cuts else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,7 +70,9 @@ class _Part:
         if not self.grid.has(point, indices):
             self.kept[rows] = False
             return
-        self._put(rows, self._of_block(point, loads) | {"settings": settings_of(self.grid.base, point)})
+        self._put(
+            rows, self._of_block(point, loads) | {"settings": settings_of(self.grid.base, point)}
+        )
 
     def _load(self, i: int, rows: Places) -> NDArray[np.int64]:
         """Return the batch, or the input or output length, of rows."""
@@ -80,7 +81,7 @@ class _Part:
             own = getattr(self.grid.base.workload, key.split(".")[1])
             return np.full(len(rows), own, dtype=np.int64)
         values = np.array(self.grid.base.sweep[key], dtype=np.int64)
-        return values[self.indices[self.keys.index(key), rows]]
+        return np.asarray(values[self.indices[self.keys.index(key), rows]])
 
     def _of_block(self, point: Scenario, loads: list[NDArray[np.int64]]) -> dict[str, Any]:
         batches, batch = np.unique(loads[0], return_inverse=True)
@@ -117,7 +118,8 @@ class _Part:
             if column is None:
                 continue
             if column.dtype == object and isinstance(value, np.ndarray) and value.dtype.kind == "f":
-                value = np.where(np.isnan(value), None, value.astype(object))
+                missing, value = np.isnan(value), value.astype(object)
+                value[missing] = None
             column[rows] = np.nan if value is None and column.dtype != object else value
 
 

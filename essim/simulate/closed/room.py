@@ -57,7 +57,7 @@ class Room:
         full, sliding = model.kv_bytes(1, 0), model.kv_bytes(0, 1) if window else 0
 
         def kv(cached: Counts, sequence: Counts) -> Counts:
-            return full * cached + sliding * np.minimum(sequence, window)
+            return np.asarray(full * cached + sliding * np.minimum(sequence, window))
 
         each = selector.summary_bytes_per_token_layer(model)
         return {

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from essim.errors import EssimError
 from essim.simulate.closed.lines import Values
 from essim.simulate.closed.room import Room
 from essim.simulate.closed.times import Block, Prefills, Times, times_of
@@ -104,7 +101,7 @@ class ClosedForm:
                 return own
             for name, value in own.items():
                 if name not in found:
-                    number = isinstance(value, np.ndarray) or isinstance(value, int | float)
+                    number = isinstance(value, np.ndarray | int | float)
                     found[name] = np.full(block.shape, np.nan if number else None, object)
                 found[name][:, runs] = value
         return found
@@ -157,7 +154,10 @@ class ClosedForm:
             "reason": np.where(missing, why, times.why),
         }
         if times.draws_s is not None or base.draws_s is not None:
-            both = [t.columns["step_s"][:, :, None] if t.draws_s is None else t.draws_s for t in (times, base)]
+            both = [
+                t.columns["step_s"][:, :, None] if t.draws_s is None else t.draws_s
+                for t in (times, base)
+            ]
             low, _, high = _percentiles(both[1] / both[0] - 1)
             found |= {"decode_gain_frac_p5": low, "decode_gain_frac_p95": high}
         return found

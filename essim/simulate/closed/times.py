@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +18,9 @@ from essim.simulate.closed.draws import drawn_steps_s
 from essim.simulate.closed.lines import Tokens, Values
 from essim.simulate.closed.room import Room
 from essim.simulate.closed.steps import Steps
+from essim.simulate.feasible import cannot_route
 from essim.simulate.replay import run_prefill
 from essim.simulate.scenario import Scenario
-from essim.simulate.sweep import cannot_route
 from essim.step.kinds import Case
 from essim.step.kinds.prefill import PREFILL_KINDS
 from essim.text.units import PS_PER_S
@@ -52,7 +50,13 @@ class Block:
     def key(self) -> str:
         """All that its times depend on."""
         point = self.point
-        parts = (point.model, point.hardware, point.selector, point.routing, point.memory.reserve_frac)
+        parts = (
+            point.model,
+            point.hardware,
+            point.selector,
+            point.routing,
+            point.memory.reserve_frac,
+        )
         return repr((parts, self.batches.tolist(), self.loads.tolist()))
 
     @property
@@ -136,7 +140,9 @@ def times_of(
     times = Times(block, reasons(block, profile), block.loads[:, 1] - 1, seed=seed)
     for name in _COLUMNS:
         times.columns[name] = np.full(block.shape, np.nan)
-    times.texts = {n: np.full(block.shape, None, object) for n in ("price_sources", "prefill_sources")}
+    times.texts = {
+        n: np.full(block.shape, None, object) for n in ("price_sources", "prefill_sources")
+    }
     times.copies_s, times.attention_s = np.zeros(len(block.loads)), np.full(block.shape, np.nan)
     feasible = (times.why == "").any(axis=0)
     by_run: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -227,8 +233,8 @@ def _rates(times: Times) -> None:
     columns["decode_s"][:, times.steps == 0] = 0.0
     for name, values in columns.items():
         columns[name] = np.where(times.why == "", values, np.nan)
-    for name, texts in times.texts.items():
-        times.texts[name] = np.where(times.why == "", texts, None)
+    for texts in times.texts.values():
+        texts[times.why != ""] = None
     columns["tpot_s"] = columns["step_s"]
     columns["decode_tokens_per_s"] = batch / columns["step_s"]
     output = batch * times.block.loads[:, 1]
@@ -266,12 +272,18 @@ def _prefill(
     """Return a sequence's prefill: its time, what its copies add, and the sources of prices."""
     tokens, place = point.workload.input_tokens, point.routing.placement
     asked = Case(point.model, selector, point.routing).settings()
-    key = repr((
-        *(point.model.name, profile.file, profile.spec.name, tokens, place.hands_over),
-        *(selector.kept_prompt_tokens(tokens), selector.evicts(tokens), selector.dense_layers()),
-        *(selector.kind, selector.summary_bytes_per_token_layer(point.model)),
-        [asked.get(name) for name in _conditions(profile)],
-    ))
+    key = repr(
+        (
+            *(point.model.name, profile.file, profile.spec.name, tokens, place.hands_over),
+            *(
+                selector.kept_prompt_tokens(tokens),
+                selector.evicts(tokens),
+                selector.dense_layers(),
+            ),
+            *(selector.kind, selector.summary_bytes_per_token_layer(point.model)),
+            [asked.get(name) for name in _conditions(profile)],
+        )
+    )
     if key not in known:
         run = run_prefill(point, profile, finish_maxplus, strict=strict)
         copies = int((run.step_ps - run.unrouted_ps)[0]) / PS_PER_S

@@ -134,8 +134,8 @@ class Point:
         Tokens of the prompt that were evicted: those a sliding window still counts.
     """
 
-    batch: int
-    rows: int
+    batch: Any
+    rows: Any
     context_tokens: NDArray[np.int64]
     evicted_tokens: int = 0
 
