@@ -17,7 +17,7 @@ import numpy as np
 from essim.errors import InputError
 from essim.results.columns import COLUMNS
 from essim.results.files import columns_bytes
-from essim.simulate.plan import Grid
+from essim.simulate.plan import WORKLOAD, Grid
 from essim.simulate.rows import add_swept
 from essim.simulate.workers import Work
 
@@ -51,12 +51,7 @@ class Sweep:
     def of(grid: Grid, engine: str, strict: bool, seed: int, about: Mapping[str, Any]) -> Sweep:
         """Return the sweep of a grid; parts hold whole blocks of the last keys' points."""
         grid.check()
-        most, points = min(_POINTS, math.prod(grid.shape) // _PARTS), 1
-        for size in reversed(grid.shape):
-            if points * size > most:
-                break
-            points *= size
-        points *= max(1, most // points)
+        points = _part_points(grid)
         columns = {name: column.unit for name, column in COLUMNS.items()}
         text = json.dumps({"columns": columns, "part_points": points, **about}, indent=2)
         return Sweep(grid, engine, strict, seed, text, points)
@@ -98,6 +93,20 @@ class Sweep:
         rows = Simulator(engine=self.engine, strict=self.strict, seed=self.seed).rows(points)
         add_swept(self.grid.base, points, rows)
         return {name: [row.get(name) for row in rows] for name in COLUMNS}
+
+
+def _part_points(grid: Grid) -> int:
+    """Return the points of a part: whole blocks of the last keys' points, if they fit.
+
+    Points that differ in workload alone share most of their work.
+    """
+    keys, points = list(grid.base.sweep), 1
+    most = min(_POINTS, math.prod(grid.shape) // _PARTS)
+    for key, size in zip(reversed(keys), reversed(grid.shape), strict=True):
+        if points * size > (_POINTS if key in WORKLOAD else most):
+            break
+        points *= size
+    return points * max(1, most // points)
 
 
 @lru_cache(maxsize=1)

@@ -27,6 +27,7 @@ from essim.text.yaml import (
     validate,
 )
 
+WORKLOAD = ("workload.batch", "workload.input_tokens", "workload.output_tokens")
 # A larger grid does not fit into memory as rows.
 _MOST_POINTS = 100_000
 # What a routing preset without a mix does not keep of the routing before.

@@ -12,12 +12,10 @@ from essim.errors import EssimError
 from essim.results.columns import COLUMNS
 from essim.simulate.closed.table import ENGINE, ClosedForm
 from essim.simulate.closed.times import Block
-from essim.simulate.plan import Grid
+from essim.simulate.plan import WORKLOAD, Grid
 from essim.simulate.rows import settings_of
 from essim.simulate.scenario import Scenario
 
-# What points of a block may differ in.
-WORKLOAD = ("workload.batch", "workload.input_tokens", "workload.output_tokens")
 Places = NDArray[np.intp]
 
 
