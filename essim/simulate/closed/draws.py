@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from essim.simulate.closed.decode import Decode
 from essim.simulate.closed.drawn import some_contexts, span_shares
 from essim.simulate.closed.lines import Tokens, Values
 from essim.simulate.uncertainty import DRAWS, STEPS, held_out_factors, price_factors
+from essim.step.price import STRICT_SOURCES, Price
 
 
 def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     """Return the mean step of runs in each draw, shape [batches, runs, `DRAWS`].
 
-    None where no price has an error that is known.
+    NaN where no price of a run has an error that is known, None where none has at all.
     """
     steps, runs = run.steps, run.runs
     contexts = some_contexts(runs.merged(), 9 if steps.drawn else 17)
@@ -35,7 +38,23 @@ def drawn_steps_s(run: Decode, seed: int) -> Values | None:
     # Two steps say nothing of how steps differ.
     share = np.where(runs.steps > 2, 1 / np.sqrt(runs.steps), 0.0)[:, None]
     ratio = (sampled @ drawn_s) / (sampled @ usual_s)
-    return np.asarray(mean_s * ratio + run.call_s[:, :, None] * (jitter * share))
+    draws_s = mean_s * ratio + run.call_s[:, :, None] * (jitter * share)
+    draws_s[~_are_known(prices, known, sampled, shape)] = np.nan
+    return np.asarray(draws_s)
+
+
+def _are_known(
+    prices: Mapping[str, Price],
+    known: Mapping[str, Values],
+    sampled: Values,
+    shape: tuple[int, int],
+) -> NDArray[np.bool_]:
+    """Return of which runs some price has an error that is known, shape [batches, runs]."""
+    if known or any(price.error for price in prices.values()):
+        return np.ones((shape[0], len(sampled)), dtype=bool)
+    worst = reduce(np.maximum, (np.broadcast_to(p.rank, shape) for p in prices.values()))
+    unsure = (worst >= len(STRICT_SOURCES)).astype(np.float64)
+    return np.asarray(unsure @ sampled.T > 0.0)
 
 
 def _sampled(run: Decode, contexts: Tokens) -> Values:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from essim.simulate.closed.lines import Values
 from essim.simulate.closed.room import Room
@@ -153,14 +154,27 @@ class ClosedForm:
             ),
             "reason": np.where(missing, why, times.why),
         }
+        both = [_or_step(t) for t in (times, base)]
         if times.draws_s is not None or base.draws_s is not None:
-            both = [
-                t.columns["step_s"][:, :, None] if t.draws_s is None else t.draws_s
-                for t in (times, base)
-            ]
+            drawn = _has_draws(times) | _has_draws(base)
             low, _, high = _percentiles(both[1] / both[0] - 1)
-            found |= {"decode_gain_frac_p5": low, "decode_gain_frac_p95": high}
+            for percent, gain in (("p5", low), ("p95", high)):
+                found[f"decode_gain_frac_{percent}"] = np.where(drawn, gain, np.nan)
         return found
+
+
+def _has_draws(times: Times) -> NDArray[np.bool_]:
+    """Return which points have draws, shape [batches, runs]."""
+    none = np.zeros(times.block.shape, dtype=bool)
+    return none if times.draws_s is None else ~np.isnan(times.draws_s[:, :, 0])
+
+
+def _or_step(times: Times) -> Values:
+    """Return the draws; without errors that are known a step is as predicted in each."""
+    step_s = times.columns["step_s"][:, :, None]
+    if times.draws_s is None:
+        return step_s
+    return np.where(np.isnan(times.draws_s), step_s, times.draws_s)
 
 
 _TIMED = (

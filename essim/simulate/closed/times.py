@@ -120,7 +120,7 @@ class Times:
             if some is not None:
                 if found is None:
                     found = np.full((*self.block.shape, some.shape[-1]), np.nan)
-                found[:, runs] = some
+                found[:, runs] = np.where((self.why == "")[:, runs, None], some, np.nan)
         return found
 
 
