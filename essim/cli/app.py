@@ -109,7 +109,7 @@ def sweep(
 ) -> None:
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
     from essim.cli import pages
-    from essim.cli.to_folder import check_options, is_folder, sweep_to_folder
+    from essim.cli.to_folder import check_options, goes_to_folder, sweep_to_folder
     from essim.results.files import result_files
     from essim.simulate.breakeven import break_even, map_axes
     from essim.simulate.rows import add_swept
@@ -118,7 +118,7 @@ def sweep(
 
     only_file = {"--html": html, "--map": map_, "--json": as_json}
     check_options(out, only_file, {"--jobs": jobs > 1, "--cluster": cluster})
-    if out is not None and is_folder(out):
+    if out is not None and goes_to_folder(out):
         return sweep_to_folder(scenario, out, set_, engine.value, strict, seed, jobs, cluster)
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
     check_outputs([file], out, html)

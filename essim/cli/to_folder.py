@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from essim.cli.options import progress, say_written, warn_of_old_kernels
+from essim.cli.options import say_written, warn_of_old_kernels
+from essim.cli.progress import progress
 from essim.errors import InputError
 
 
-def is_folder(out: Path | None) -> bool:
+def goes_to_folder(out: Path | None) -> bool:
     """Return whether results go to a folder: one that is there, or a name without an ending."""
     return out is not None and (out.is_dir() or not out.suffix)
 
@@ -23,7 +24,7 @@ def check_options(out: Path | None, only_file: dict[str, Any], only_folder: dict
     InputError
         Naming the option.
     """
-    folder = is_folder(out)
+    folder = goes_to_folder(out)
     for key, value in (only_file if folder else only_folder).items():
         if value:
             message = "is for results in a file" if folder else "is for results in a folder"
@@ -58,6 +59,6 @@ def sweep_to_folder(
     chosen = "closed" if engine == "auto" else engine
     settings = {"engine": chosen, "seed": seed, "strict": strict}
     sweep = Sweep.of(grid, chosen, strict, seed, manifest(file, overrides, profiles) | settings)
-    with progress(math.prod(grid.shape)) as advance:
-        run(sweep, folder, workers(jobs, cluster), advance)
+    with progress() as tell:
+        run(sweep, folder, workers(jobs, cluster), partial(tell, "points"))
     say_written(folder)

@@ -118,9 +118,14 @@ def _closed_form(manifest: str, strict: bool, seed: int) -> Any:
 
 
 def run(
-    sweep: Sweep, folder: Path, work: Work, progress: Callable[[int], None] = lambda points: None
+    sweep: Sweep,
+    folder: Path,
+    work: Work,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Make the parts of a sweep that a folder does not have yet.
+
+    `progress` takes how many points are done, and of how many.
 
     Raises
     ------
@@ -129,12 +134,14 @@ def run(
     """
     _begin(sweep, folder)
     missing = [part for part in range(sweep.parts) if not _file(folder, part).exists()]
-    first = math.prod(sweep.grid.shape) - sum(b - a for a, b in map(sweep.span, missing))
-    progress(first)
+    total = math.prod(sweep.grid.shape)
+    done = total - sum(b - a for a, b in map(sweep.span, missing))
+    progress(done, total)
     for part, content in work(sweep, missing):
         _write(_file(folder, part), content)
         first, stop = sweep.span(part)
-        progress(stop - first)
+        done += stop - first
+        progress(done, total)
     _write_manifest(folder, sweep, complete=True)
 
 

@@ -22,7 +22,7 @@ from essim.simulate.remarks import remarks
 from essim.simulate.replay import Run, run_decode, run_prefill
 from essim.simulate.rows import empty_row
 from essim.simulate.scenario import Scenario
-from essim.simulate.uncertainty import PERCENTILES, Values, drawn_steps_s
+from essim.simulate.uncertainty import Values, drawn_steps_s, percentiles
 from essim.step.kinds import priced_names
 from essim.text.units import PS_PER_S
 
@@ -215,7 +215,7 @@ class Simulator:
         steps_s = self._draws(point)
         if steps_s is None:
             return {}
-        low, middle, high = _percentiles(point.workload.batch / steps_s)
+        low, middle, high = percentiles(point.workload.batch / steps_s)
         return {
             "decode_tokens_per_s_p5": low,
             "decode_tokens_per_s_p50": middle,
@@ -257,7 +257,7 @@ class Simulator:
         mine_s, theirs_s = self._draws(point), self._draws(baseline)
         if mine_s is not None or theirs_s is not None:
             mine_s, theirs_s = _or_step(mine_s, row), _or_step(theirs_s, base)
-            low, _, high = _percentiles(theirs_s / mine_s - 1)
+            low, _, high = percentiles(theirs_s / mine_s - 1)
             gains |= {"decode_gain_frac_p5": low, "decode_gain_frac_p95": high}
         exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
         if exposed_s is not None and step_s is not None:
@@ -279,12 +279,6 @@ def _at_end(point: Scenario, end: str) -> Scenario:
 def _or_step(draws_s: Values | None, times: ResultRow) -> Values:
     """Return the draws; without held-out points a step is as predicted in each."""
     return np.asarray(times["step_s"] if draws_s is None else draws_s, dtype=np.float64)
-
-
-def _percentiles(draws: Values) -> tuple[float, float, float]:
-    """Return the 5th, 50th and 95th percentile of the draws."""
-    low, middle, high = (float(np.percentile(draws, p)) for p in PERCENTILES)
-    return low, middle, high
 
 
 def _gain(mine: float | None, theirs: float | None) -> float | None:

@@ -122,3 +122,9 @@ def _rows(run: Run, at: NDArray[np.int64], factors: dict[str, Values]) -> list[P
             made[key] = np.rint(factor.T * durations[at]).astype(np.int64).ravel()
         rows.append(made[key])
     return rows
+
+
+def percentiles(draws: Values) -> tuple[float, float, float]:
+    """Return the 5th, 50th and 95th percentile of the draws."""
+    low, middle, high = (float(np.percentile(draws, p)) for p in PERCENTILES)
+    return low, middle, high
