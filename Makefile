@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 # `make test-slow` holds what takes longer, `make test-measure` what needs a compiler and torch.
-.PHONY: demo test test-slow test-measure lint docs bench clean
+.PHONY: demo test test-slow test-measure lint docs bench bench-million clean
 
 demo: $(VENV)/installed
 	$(BIN)/essim sweep scenarios/earlyselect-40k.yaml \
@@ -31,8 +31,13 @@ docs: $(VENV)/installed
 	$(BIN)/python docs/build.py
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python -m pytest -q benchmarks --benchmark-disable-gc --benchmark-columns=min,rounds
 	$(BIN)/python benchmarks/serving.py
+
+# The shipped million points, into a folder that is made anew.
+bench-million: $(VENV)/installed
+	rm -rf out/million
+	time $(BIN)/essim sweep million --out out/million --jobs 2
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "essim needs Python 3.11 or newer"'

@@ -90,7 +90,10 @@ def run(
 @shows_errors
 def sweep(
     scenario: ScenarioArg,
-    out: Annotated[Path | None, typer.Option(help="Results as .csv or .parquet.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Results as .csv or .parquet, or a folder: kept as they are made."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Curves and table as one HTML page.")] = None,
     map_: Annotated[
         str | None, typer.Option("--map", help="Two swept keys X,Y of the break-even map.")
@@ -100,16 +103,25 @@ def sweep(
     engine: EngineOption = Engine.auto,
     strict: StrictOption = False,
     seed: SeedOption = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, with a folder.")] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(help="A dask scheduler's address, with a folder.")
+    ] = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Simulate the grid: a table, curves, and at which batch early routing stops paying."""
     from essim.cli import pages
+    from essim.cli.to_folder import check_options, goes_to_folder, sweep_to_folder
     from essim.results.files import result_files
     from essim.simulate.breakeven import break_even, map_axes
     from essim.simulate.rows import add_swept
     from essim.text.files import check_outputs, write_files
     from reports import terminal as show
 
+    only_file = {"--html": html, "--map": map_, "--json": as_json}
+    check_options(out, only_file, {"--jobs": jobs > 1, "--cluster": cluster})
+    if out is not None and goes_to_folder(out):
+        return sweep_to_folder(scenario, out, set_, engine.value, strict, seed, jobs, cluster)
     file, base, points, simulator = _load(scenario, set_, engine, strict, seed)
     check_outputs([file], out, html)
     with progress() as tell:

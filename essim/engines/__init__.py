@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from essim.engines.des import finish as finish_des
 from essim.engines.maxplus import finish as finish_maxplus
+from essim.engines.maxplus import finish_alike
 from essim.step.ops import Op
 
 Finish = Callable[
@@ -27,7 +28,7 @@ Finish = Callable[
 
 ENGINES: dict[str, Finish] = {"des": finish_des, "maxplus": finish_maxplus}
 
-__all__ = ["ENGINES", "Finish", "finish_des", "finish_maxplus", "pick_engine"]
+__all__ = ["ENGINES", "Finish", "finish_alike", "finish_des", "finish_maxplus", "pick_engine"]
 
 
 def pick_engine(name: str) -> tuple[str, Finish]:

@@ -68,9 +68,10 @@ class Grid:
                 pieces = _split(pieces, i, jump, jumps)
         return pieces
 
-    def _between(self, name: str, points: Sequence[Values]) -> Values:
-        """Return a statistic at points."""
-        return _multilinear(self._pieces.axes, self._pieces.values[name], points)
+    def _between(self, names: Sequence[str], points: Sequence[Values]) -> dict[str, Values]:
+        """Return statistics at points."""
+        corners = _corners(self._pieces.axes, points)
+        return {name: _weighted(self._pieces.values[name], corners) for name in names}
 
     @property
     def size(self) -> int:
@@ -151,8 +152,8 @@ class Grid:
         clamped = [np.clip(p, a[0], a[-1]) for p, a in zip(points, self.axes, strict=True)]
         pairs = list(zip(points, clamped, self.axes, strict=True))
         inside = np.all([p == c for p, c, _ in pairs], axis=0)
-        on_grid = np.all([np.isin(p, axis) for p, _, axis in pairs], axis=0)
-        found = {name: self._between(name, points) for name in self.values}
+        on_grid = np.all([_is_tick(p, axis) for p, _, axis in pairs], axis=0)
+        found = self._between([n for n in ("mean_s", "p50_s") if n in self.values], points)
         distribution = self._distribution(clamped)
         mean = found.get("mean_s", found.get("p50_s"))
         if distribution is not None:
@@ -172,10 +173,16 @@ class Grid:
         if "p50_s" not in self.values or not (self.varies or "p99_s" in self.values):
             return None
         known = [name for name in Z if name in self.values]
-        times = [self._between(name, clamped) for name in known]
+        times = list(self._between(known, clamped).values())
         # Interpolated percentiles may cross by rounding; a distribution's may not.
         ordered = np.maximum.accumulate(np.log(np.array(times)), axis=0)
         return Distribution(tuple(Z[name] for name in known), ordered)
+
+
+def _is_tick(points: Values, axis: Values) -> NDArray[np.bool_]:
+    """Return which points are ticks of an ascending axis."""
+    at = np.minimum(np.searchsorted(axis, points), len(axis) - 1)
+    return np.asarray(axis[at] == points)
 
 
 def _split(grid: Grid, i: int, jump: float, jumps: frozenset[float]) -> Grid:
@@ -215,17 +222,33 @@ def _multilinear(axes: Sequence[Values], grid: Values, points: Sequence[Values])
     An axis of one tick is constant. Beyond the first or last tick the nearest interval's line
     goes on.
     """
+    return _weighted(grid, _corners(axes, points))
+
+
+Corner = tuple[tuple[NDArray[np.intp], ...], Values]
+
+
+def _corners(axes: Sequence[Values], points: Sequence[Values]) -> list[Corner]:
+    """Return, for each corner of the cells around points, where in the grid it is and its share."""
     corners: list[tuple[NDArray[np.intp], NDArray[np.intp], Values]] = []
     for axis, point in zip(axes, points, strict=True):
         low = np.clip(np.searchsorted(axis, point, side="right") - 1, 0, max(len(axis) - 2, 0))
         high = np.minimum(low + 1, len(axis) - 1)
         width = np.where(high > low, axis[high] - axis[low], 1.0)
         corners.append((low, high, np.where(high > low, (point - axis[low]) / width, 0.0)))
-    result = np.zeros(points[0].shape)
+    found = []
     for sides in itertools.product((0, 1), repeat=len(axes)):
-        at = tuple(c[side] for c, side in zip(corners, sides, strict=True))
+        at = tuple((low, high)[side] for (low, high, _), side in zip(corners, sides, strict=True))
         share = np.ones(points[0].shape)
         for (_, _, weight), side in zip(corners, sides, strict=True):
             share = share * (weight if side else 1.0 - weight)
+        found.append((at, np.asarray(share)))
+    return found
+
+
+def _weighted(grid: Values, corners: Sequence[Corner]) -> Values:
+    """Return the values of a grid at corners, by their shares."""
+    result = np.zeros(corners[0][1].shape)
+    for at, share in corners:
         result += share * grid[at]
     return result

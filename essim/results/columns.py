@@ -264,6 +264,10 @@ class ResultRow(TypedDict, total=False):
     prefill_sources: Annotated[
         PriceSources | None, Column("", "prefill sources", "the same of prefill")
     ]
+    step_off_s: Annotated[
+        _Number,
+        Column("s", "step off by", "how far `step_s` may be from one by one", ROUND_MICROSECONDS),
+    ]
     engine: Annotated[str, Column("", "engine", "what computed it")]
     seed: Annotated[int, Column("", "seed", "of the CPU router's jitter and of the draws")]
     settings: Annotated[_Text, Column("", "settings", "JSON of swept keys that have no column")]

@@ -62,6 +62,14 @@ def _csv_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column]) -> bytes:
 
 
 def _parquet_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column], manifest: str) -> bytes:
+    cells = {key: [finite(row.get(key)) for row in rows] for key in columns}
+    return columns_bytes(cells, manifest, columns)
+
+
+def columns_bytes(
+    cells: Mapping[str, Any], manifest: str, columns: Mapping[str, Column] = COLUMNS
+) -> bytes:
+    """Return columns of cells, lists or arrays, as a Parquet file; NaN and None are empty."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -76,10 +84,8 @@ def _parquet_bytes(rows: Sequence[AnyRow], columns: Mapping[str, Column], manife
         )
         for name, column in columns.items()
     ]
-    table = pa.Table.from_pylist(
-        [{key: finite(row.get(key)) for key in columns} for row in rows],
-        schema=pa.schema(fields, metadata={"essim": manifest}),
-    )
+    arrays = [pa.array(cells[field.name], field.type, from_pandas=True) for field in fields]
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata={"essim": manifest}))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     content: bytes = sink.getvalue().to_pybytes()

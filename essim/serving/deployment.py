@@ -26,9 +26,9 @@ from essim.serving.load import (
 )
 from essim.serving.prices import StepPrices, StepSettings
 from essim.serving.traffic import Offered
+from essim.simulate.feasible import cannot_route
 from essim.simulate.memory import memory
 from essim.simulate.scenario import Scenario, Workload
-from essim.simulate.sweep import cannot_route
 from essim.step.kinds import Case
 from essim.text.units import PS_PER_S
 

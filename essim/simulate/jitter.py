@@ -13,7 +13,7 @@ STRATA = 64
 
 
 @lru_cache(maxsize=1)
-def _quantiles() -> NDArray[np.float64]:
+def all_quantiles() -> NDArray[np.float64]:
     """Return 64 x 64 normal quantiles: a row a stratum, a column a place inside it."""
     normal, n = NormalDist(), STRATA * STRATA
     z = np.array([normal.inv_cdf((i + 0.5) / n) for i in range(n)]).reshape(STRATA, STRATA)
@@ -26,7 +26,7 @@ def _blocks(seed: int, layers: int, blocks: int) -> NDArray[np.float64]:
     shape = (blocks, layers, STRATA)
     order = order_rng.permuted(np.broadcast_to(np.arange(STRATA), shape), axis=2)
     place = place_rng.integers(0, STRATA, shape)
-    z = _quantiles()[order, place]
+    z = all_quantiles()[order, place]
     return np.ascontiguousarray(z.transpose(1, 0, 2).reshape(layers, blocks * STRATA))
 
 

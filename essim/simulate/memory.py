@@ -98,7 +98,7 @@ def memory(scenario: Scenario, profile: HardwareProfile, batch: int | None = Non
         summary_cpu_bytes=scenario.model.tp * (summary * on_cpu + host_kv),
         proxy_gpu_bytes=proxy_gpu,
         proxy_cpu_bytes=scenario.model.tp * proxy_cpu,
-        activation_bytes=_prefill_bytes(model, selector, load.input_tokens)
+        activation_bytes=prefill_bytes(model, selector, load.input_tokens)
         + batch * model.vocab * 4,
         reserve_gpu_bytes=math.ceil(reserve * profile.spec.gpu.memory_bytes.value),
         reserve_cpu_bytes=math.ceil(reserve * profile.spec.cpu.memory_bytes.value),
@@ -112,7 +112,7 @@ def kv_slots(selector: Selector, tokens: int) -> int:
     return math.ceil(tokens / block) * block
 
 
-def _prefill_bytes(model: ModelShape, selector: Selector, tokens: int) -> int:
+def prefill_bytes(model: ModelShape, selector: Selector, tokens: int) -> int:
     """Return bytes of activations of a prompt's prefill, and of its stage-1 scores."""
     activations = tokens * (2 * model.hidden + max(map(_widest, model.parts())))
     activations *= model.activation_bytes

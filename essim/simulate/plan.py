@@ -6,8 +6,8 @@ import copy
 import itertools
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from essim.text.yaml import (
     validate,
 )
 
-# A larger grid is a mistake: it would run for hours.
+WORKLOAD = ("workload.batch", "workload.input_tokens", "workload.output_tokens")
+# A larger grid does not fit into memory as rows.
 _MOST_POINTS = 100_000
 # What a routing preset without a mix does not keep of the routing before.
 _OF_MIX = ("mix", "profile")
@@ -51,10 +52,120 @@ def load_scenario(file: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, 
     return points_of(read_yaml(file), [parse_override(text) for text in overrides])
 
 
+def load_grid(file: Path, overrides: Sequence[str] = ()) -> Grid:
+    """Return what `load_scenario` does as a grid, whose points are made when they are asked for."""
+    return grid_of(read_yaml(file), [parse_override(text) for text in overrides])
+
+
 def points_of(
     document: Document, overrides: Sequence[tuple[str, Any]] = ()
 ) -> tuple[Scenario, list[Scenario]]:
     """Return what `load_scenario` does, of data and of dotted keys with the values to set."""
+    grid = grid_of(document, overrides)
+    return grid.base, grid.points()
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A base point and what is swept: the full grid, in file order, the last key fastest.
+
+    Of a selector that routes nothing, points that differ in routing are one and the same: it is
+    there once.
+    """
+
+    base: Scenario
+    data: dict[str, Any]
+    document: Document
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many values each swept key has."""
+        return tuple(map(len, self.base.sweep.values()))
+
+    def point(self, indices: Sequence[int]) -> Scenario:
+        """Return the point with these values of the swept keys.
+
+        Raises
+        ------
+        InputError
+            If it makes no sense.
+        """
+        data = copy.deepcopy(self.data) | {"sweep": {}}
+        swept: dict[Path_, int | None] = {}
+        for (key, values), index in zip(self.base.sweep.items(), indices, strict=True):
+            path: Path_ = tuple(key.split("."))
+            swept[path] = self.document.place(("sweep", key, index))[1]
+            try:
+                _put(data, path, copy.deepcopy(values[index]))
+            except ValueError as error:
+                raise self.document.value_error(error, at=("sweep", key, index)) from None
+        if "routing" in self.base.sweep and _routes_nothing(data):
+            data["routing"] = expand_preset("gpu-target")
+        return _checked(
+            data, replace(self.document, overrides=swept | dict(self.document.overrides))
+        )
+
+    def has(self, point: Scenario, indices: Sequence[int]) -> bool:
+        """Return whether a point is the first of those that are one and the same."""
+        if point.selector.query_conditioned:
+            return True
+        keys = zip(self.base.sweep, indices, strict=True)
+        return all(index == 0 for key, index in keys if key.split(".")[0] == "routing")
+
+    def check(self) -> None:
+        """Check each swept value on its own: whether it goes with the others, its rows say.
+
+        Raises
+        ------
+        InputError
+            If one is no such value, or two models have one name.
+        """
+        models: dict[str, int] = {}
+        for key, values in self.base.sweep.items():
+            for index, value in enumerate(values):
+                data = copy.deepcopy(self.data) | {"sweep": {}}
+                try:
+                    _put(data, tuple(key.split(".")), copy.deepcopy(value))
+                except ValueError as error:
+                    raise self.document.value_error(error, at=("sweep", key, index)) from None
+                line = {tuple(key.split(".")): self.document.place(("sweep", key, index))[1]}
+                document = replace(self.document, overrides=line | dict(self.document.overrides))
+                point = validate(Scenario, data, document)
+                if key == "model":
+                    self._check_name(models, point.model.name, index)
+
+    def _check_name(self, models: dict[str, int], name: str, index: int) -> None:
+        """Refuse a second model of a name: results tell models apart by their names."""
+        if models.setdefault(name, index) != index:
+            hint = "Give each its own: {preset: ..., name: ...}"
+            at = ("sweep", "model", index)
+            raise self.document.error("two models have one name", hint, at=at)
+
+    def points(self) -> list[Scenario]:
+        """Return every point.
+
+        Raises
+        ------
+        InputError
+            If one makes no sense, two models have one name, or there are too many.
+        """
+        if math.prod(self.shape) > _MOST_POINTS:
+            message = f"more than {_MOST_POINTS} points"
+            hint = "Sweep less, or give --out a folder"
+            raise self.document.error(message, hint, at=("sweep",))
+        points: list[Scenario] = []
+        models: dict[str, int] = {}
+        for indices in itertools.product(*map(range, self.shape)):
+            point = self.point(indices)
+            if self.has(point, indices):
+                points.append(point)
+            index = dict(zip(self.base.sweep, indices, strict=True)).get("model", 0)
+            self._check_name(models, point.model.name, index)
+        return points
+
+
+def grid_of(document: Document, overrides: Sequence[tuple[str, Any]] = ()) -> Grid:
+    """Return the grid of data and of dotted keys with the values to set."""
     data = {k: copy.deepcopy(v) for k, v in document.data.items() if k not in SERVING_KEYS}
     _locate(data, document.file.parent)
     _expand(data, document)
@@ -66,7 +177,8 @@ def points_of(
         for path in set_paths:
             sweep.pop(".".join(map(str, path)), None)
     base = _checked(data, document)
-    return base, _grid(base, data, document)
+    _check_sweep(base, document)
+    return Grid(base, data, document)
 
 
 def _locate(data: dict[str, Any], folder: Path) -> None:
@@ -185,31 +297,6 @@ def _put(data: dict[str, Any], path: Path_, value: Any) -> None:
     node[str(last)] = value
 
 
-def _grid(base: Scenario, data: dict[str, Any], document: Document) -> list[Scenario]:
-    """Return every point of the full grid, in file order, the last key fastest.
-
-    Of a selector that routes nothing, points that differ in routing are one and the same: it is
-    there once.
-    """
-    _check_sweep(base, document)
-    points: list[Scenario] = []
-    unrouted: set[str] = set()
-    models: dict[str, int] = {}
-    for at, point in _points(base, data, document):
-        if not point.selector.query_conditioned:
-            same = repr(point.model_copy(update={"routing": base.routing}))
-            if same in unrouted:
-                continue
-            unrouted.add(same)
-        points.append(point)
-        # Results tell models apart by their names.
-        index = at.get("model", 0)
-        if models.setdefault(point.model.name, index) != index:
-            hint = "Give each its own: {preset: ..., name: ...}"
-            raise document.error("two models have one name", hint, at=("sweep", "model", index))
-    return points
-
-
 def _routes_nothing(data: dict[str, Any]) -> bool:
     """Return whether a point's selector is one that no routing of a sweep changes."""
     selector = data.get("selector")
@@ -218,7 +305,7 @@ def _routes_nothing(data: dict[str, Any]) -> bool:
 
 
 def _check_sweep(base: Scenario, document: Document) -> None:
-    """Refuse keys that there are not, values that are there twice, and grids without end."""
+    """Refuse keys that there are not, and values that are there twice."""
     known = [path for path in key_paths(Scenario) if path.split(".")[0] not in ("sweep", "name")]
     for key in base.sweep:
         if key not in known:
@@ -229,26 +316,3 @@ def _check_sweep(base: Scenario, document: Document) -> None:
         doubled = [value for i, value in enumerate(values) if value in values[:i]]
         if doubled:
             raise document.error(f"{doubled[0]!r} is there twice", "Delete one", at=("sweep", key))
-    if math.prod(map(len, base.sweep.values())) > _MOST_POINTS:
-        raise document.error(f"more than {_MOST_POINTS} points", "Sweep less", at=("sweep",))
-
-
-def _points(
-    base: Scenario, data: dict[str, Any], document: Document
-) -> Iterator[tuple[dict[str, int], Scenario]]:
-    """Yield each point, after which value of every swept key it has."""
-    for indices in itertools.product(*(range(len(values)) for values in base.sweep.values())):
-        at = dict(zip(base.sweep, indices, strict=True))
-        point = copy.deepcopy(data) | {"sweep": {}}
-        swept: dict[Path_, int | None] = {}
-        for key, index in at.items():
-            path: Path_ = tuple(key.split("."))
-            swept[path] = document.place(("sweep", key, index))[1]
-            try:
-                _put(point, path, copy.deepcopy(base.sweep[key][index]))
-            except ValueError as error:
-                raise document.value_error(error, at=("sweep", key, index)) from None
-        if "routing" in base.sweep and _routes_nothing(point):
-            point["routing"] = expand_preset("gpu-target")
-        places = replace(document, overrides=swept | dict(document.overrides))
-        yield at, _checked(point, places)

@@ -166,7 +166,7 @@ def _run(
     prices = {kind: costs.price(kind, at) for kind in dict.fromkeys(op.kind for op in ops)}
     check_length(ops, prices, profile)
     durations = _durations_ps(ops, prices, len(at.context_tokens), seed)
-    zero = np.zeros_like(at.context_tokens)
+    zero = np.broadcast_to(np.int64(0), at.context_tokens.shape)
     free = [
         zero if KINDS[o.kind].part == "routing" else d for o, d in zip(ops, durations, strict=True)
     ]
@@ -225,5 +225,8 @@ def _durations_ps(
 
 
 def to_ps(seconds: NDArray[np.float64]) -> Picoseconds:
-    """Return times as whole picoseconds, what the engines count in."""
-    return np.rint(np.asarray(seconds) * PS_PER_S).astype(np.int64)
+    """Return times as whole picoseconds, what the engines count in; equal ones stay one view."""
+    times = np.asarray(seconds)
+    if times.ndim == 1 and not times.strides[0]:
+        return np.broadcast_to(to_ps(times[:1].copy()), times.shape)
+    return np.rint(times * PS_PER_S).astype(np.int64)

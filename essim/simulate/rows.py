@@ -90,6 +90,12 @@ def add_swept(base: Scenario, points: Sequence[Scenario], rows: Sequence[ResultR
         row["settings"] = json.dumps(settings)
 
 
+def settings_of(base: Scenario, point: Scenario) -> str | None:
+    """Return a point's `settings`: JSON of the swept keys that have no column."""
+    keys = [key for key in base.sweep if key.split(".")[-1] not in COLUMNS]
+    return json.dumps({key: _at(point, key) for key in keys}) if keys else None
+
+
 def _at(point: Scenario, key: str) -> str | int | float | None:
     """Return what a point has under a dotted key."""
     value: Any = point.model_dump()

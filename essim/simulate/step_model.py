@@ -18,10 +18,11 @@ from essim.hardware.profile import HardwareProfile
 from essim.methods.routing import Routing
 from essim.methods.selectors import Selector
 from essim.model.shape import ModelShape
+from essim.simulate.feasible import cannot_route
 from essim.simulate.plan import points_of
 from essim.simulate.replay import Picoseconds, check_length, to_ps
 from essim.simulate.scenario import Scenario
-from essim.simulate.sweep import Simulator, cannot_route
+from essim.simulate.sweep import Simulator
 from essim.step.kinds import Case, Point
 from essim.step.ops import decode_step
 from essim.step.price import CostModel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,13 @@ from essim.errors import BadValueError, InputError
 from essim.hardware.profile import HardwareProfile, find_profile, load_profile
 from essim.results.column import Row
 from essim.results.columns import ResultRow
-from essim.simulate.memory import max_batch, memory, shortage
+from essim.simulate.feasible import infeasible
+from essim.simulate.memory import max_batch, memory
 from essim.simulate.remarks import remarks
 from essim.simulate.replay import Run, run_decode, run_prefill
 from essim.simulate.rows import empty_row
 from essim.simulate.scenario import Scenario
-from essim.simulate.uncertainty import PERCENTILES, Values, drawn_steps_s
+from essim.simulate.uncertainty import Values, drawn_steps_s, percentiles
 from essim.step.kinds import priced_names
 from essim.text.units import PS_PER_S
 
@@ -64,18 +66,34 @@ class Simulator:
         self, points: Sequence[Scenario], progress: Callable[[], None] = lambda: None
     ) -> list[ResultRow]:
         """Return one row a point, in order; a point that cannot run says so in its row."""
+        uses: Counter[str] = Counter()
+        keys = []
         for point in points:
-            for run in (point, point.with_routing(point.compare.baseline), point.with_dense()):
-                key, steps = _key(run), run.workload.output_tokens - 1
+            runs = (point, point.with_routing(point.compare.baseline), point.with_dense())
+            ends = (_at_end(point, end) for end in ("slow", "fast"))
+            keys.append([_key(run) for run in (*runs, *ends)])
+            uses.update(keys[-1])
+            for key in keys[-1]:
+                steps = point.workload.output_tokens - 1
                 self._longest[key] = max(self._longest.get(key, 0), steps)
         profiles = {p.hardware: self.profile(p.hardware) for p in points}
         for remark in remarks(points, profiles):
             warnings.warn(remark, stacklevel=2)
         rows = []
-        for point in points:
+        for point, own in zip(points, keys, strict=True):
             rows.append(self._row(point))
+            uses.subtract(own)
+            if len(rows) < len(points):
+                self._forget({key for key in own if not uses[key]})
             progress()
         return rows
+
+    def _forget(self, keys: set[str]) -> None:
+        """Drop runs that no later point needs: memory does not grow with the number of points."""
+        for key in keys:
+            self._decodes.pop(key, None)
+        for drawn in [drawn for drawn in self._drawn if drawn[0] in keys]:
+            del self._drawn[drawn]
 
     def decode(self, point: Scenario) -> Run:
         """Return the decode run that `point` is a beginning of, simulated once."""
@@ -121,7 +139,7 @@ class Simulator:
         profile = self.profile(point.hardware)
         row = empty_row(point, memory(point, profile), max_batch(point, profile))
         row |= {"engine": pick_engine(self.engine)[0], "seed": self.seed}
-        reason = _infeasible(point, profile)
+        reason = infeasible(point, profile)
         if reason:
             return row | {"status": "infeasible", "reason": reason}
         row |= self._times(point) | self._percentiles(point)
@@ -129,7 +147,10 @@ class Simulator:
 
     def _interval(self, point: Scenario, profile: HardwareProfile) -> ResultRow:
         """Return the rates at both ends of the profile's ranges; nothing where it has none."""
-        slow, fast = self._at_end(point, profile, "slow"), self._at_end(point, profile, "fast")
+        slow, fast = (
+            self._times_at_end(point, profile, "slow"),
+            self._times_at_end(point, profile, "fast"),
+        )
         if slow is None or fast is None:
             return {}
         return {
@@ -139,17 +160,17 @@ class Simulator:
             "output_tokens_per_s_high": fast.get("output_tokens_per_s"),
         }
 
-    def _at_end(
+    def _times_at_end(
         self, point: Scenario, profile: HardwareProfile, end: Literal["slow", "fast"]
     ) -> ResultRow | None:
         """Return the time columns at one end of the profile's ranges, None where it has none."""
-        name = f"{point.hardware} at its {end} end"
-        if name not in self._profiles:
+        there = _at_end(point, end)
+        if there.hardware not in self._profiles:
             corner = profile.corner(end)
             if corner is None:
                 return None
-            self._profiles[name] = corner
-        return self._times(point.model_copy(update={"hardware": name}))
+            self._profiles[there.hardware] = corner
+        return self._times(there)
 
     def _times(self, point: Scenario) -> ResultRow:
         """Return the time columns of a point."""
@@ -194,7 +215,7 @@ class Simulator:
         steps_s = self._draws(point)
         if steps_s is None:
             return {}
-        low, middle, high = _percentiles(point.workload.batch / steps_s)
+        low, middle, high = percentiles(point.workload.batch / steps_s)
         return {
             "decode_tokens_per_s_p5": low,
             "decode_tokens_per_s_p50": middle,
@@ -206,12 +227,12 @@ class Simulator:
         profile = self.profile(point.hardware)
         baseline, dense = point.with_routing(point.compare.baseline), point.with_dense()
         gains: ResultRow = {}
-        why = _infeasible(baseline, profile)
+        why = infeasible(baseline, profile)
         if why:
             gains["reason"] = f"no gain, since the baseline does not run: {why}"
         else:
             gains |= self._over_baseline(point, row, baseline)
-        if not _infeasible(dense, profile):
+        if not infeasible(dense, profile):
             full = self._times(dense)
             gains["gain_over_dense_frac"] = _gain(
                 row.get("decode_tokens_per_s"), full.get("decode_tokens_per_s")
@@ -236,7 +257,7 @@ class Simulator:
         mine_s, theirs_s = self._draws(point), self._draws(baseline)
         if mine_s is not None or theirs_s is not None:
             mine_s, theirs_s = _or_step(mine_s, row), _or_step(theirs_s, base)
-            low, _, high = _percentiles(theirs_s / mine_s - 1)
+            low, _, high = percentiles(theirs_s / mine_s - 1)
             gains |= {"decode_gain_frac_p5": low, "decode_gain_frac_p95": high}
         exposed_s, step_s = base.get("exposed_routing_s"), base.get("step_s")
         if exposed_s is not None and step_s is not None:
@@ -250,15 +271,14 @@ class Simulator:
         return gains
 
 
+def _at_end(point: Scenario, end: str) -> Scenario:
+    """Return a point on the profile at one end of its ranges."""
+    return point.model_copy(update={"hardware": f"{point.hardware} at its {end} end"})
+
+
 def _or_step(draws_s: Values | None, times: ResultRow) -> Values:
     """Return the draws; without held-out points a step is as predicted in each."""
     return np.asarray(times["step_s"] if draws_s is None else draws_s, dtype=np.float64)
-
-
-def _percentiles(draws: Values) -> tuple[float, float, float]:
-    """Return the 5th, 50th and 95th percentile of the draws."""
-    low, middle, high = (float(np.percentile(draws, p)) for p in PERCENTILES)
-    return low, middle, high
 
 
 def _gain(mine: float | None, theirs: float | None) -> float | None:
@@ -277,23 +297,3 @@ def _key(point: Scenario, drop: Sequence[str] = ("output_tokens",)) -> str:
     selector = point.resolved_selector()
     channels = selector.channels(point.routing.channels, point.model.head_dim)
     return repr((point.model, point.hardware, selector, channels, point.routing, load))
-
-
-def _infeasible(point: Scenario, profile: HardwareProfile) -> str:
-    """Return why a point cannot run on this machine, or an empty string."""
-    load = point.workload
-    final = load.input_tokens + load.output_tokens
-    if final > point.model.max_context_tokens:
-        return f"{final} tokens exceed the model's context of {point.model.max_context_tokens}"
-    return cannot_route(point, profile) or shortage(point, profile)
-
-
-def cannot_route(point: Scenario, profile: HardwareProfile) -> str:
-    """Return why a point's routing cannot run on this machine at any size, or an empty string."""
-    on_cpu = point.routing.placement.device == "cpu"
-    if on_cpu and point.selector.off_cpu:
-        return point.selector.off_cpu
-    cores = profile.spec.cpu.cores.value
-    if on_cpu and point.routing.cpu_threads > cores:
-        return f"{point.routing.cpu_threads} router threads on {cores} cores"
-    return ""

@@ -25,6 +25,21 @@ def _all() -> dict[str, dict[str, Any]]:
     return found
 
 
+def error_of(source: str, family: str) -> str:
+    """Return what a price of a source is off by, as `error_factors` knows it; nothing if measured.
+
+    Parameters
+    ----------
+    source
+        One of `essim.step.price.SOURCES`.
+    family
+        Of ops whose prices are off alike, such as ``gemm``.
+    """
+    if source in ("measured", "interpolated"):
+        return ""
+    return f"{source} {family}" if source == "transferred" else source
+
+
 def error_factors(error: str, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return measured over predicted time at some ranks, 0 to 1, of a kind of error.
 

@@ -50,6 +50,9 @@ class Op:
         """Unique in its list, such as ``route.7``."""
         return self.stage if self.layer is None else f"{self.stage}.{self.layer}"
 
+    def __hash__(self) -> int:  # a list of ops is looked up often; names are nearly unique
+        return hash((self.stage, self.layer))
+
 
 @dataclass
 class Builder:

@@ -33,7 +33,7 @@ SOURCES = (
 )
 STRICT_SOURCES = ("measured", "interpolated")
 # Rank of the last source that a table itself covers.
-_INSIDE = SOURCES.index("published")
+INSIDE = SOURCES.index("published")
 # Settings of a model, not of a method: another value is another shape or dtype.
 _SHAPE = ("heads", "kv_heads", "head_dim", "hidden", "ffn", "vocab", "weight_dtype", "kv_dtype")
 
@@ -57,9 +57,11 @@ class Price:
     origin
         The table behind it and the keys there; empty where there is none.
     error
-        What it is off by: a key of `essim.step.errors`; empty where held-out points tell.
+        What it is off by, a key of `essim.step.errors`; empty where its lanes' sources say.
     latency_s
         Of the table behind it, the least time.
+    family
+        Of ops whose prices are off alike.
     """
 
     mean_s: Values
@@ -68,6 +70,7 @@ class Price:
     origin: tuple[str, ...] = ()
     error: str = ""
     latency_s: float = 0.0
+    family: str = "other"
 
     def at(self, mean_s: Values, source: str) -> Price:
         """Return the price carried over to another time: its source is no better than `source`."""
@@ -95,7 +98,17 @@ class CostModel:
         self._settings = case.settings()
 
     def price(self, kind: str, point: Point) -> Price:
-        """Return the price of `kind` at `point`, a lane for each of ``point.context_tokens``.
+        """Return the price of `kind` at `point`, a lane for each context; else as `lanes`."""
+        price = self.lanes(kind, point)
+        shape = np.broadcast_shapes(np.shape(point.batch), point.context_tokens.shape)
+        mean_s = np.broadcast_to(price.mean_s, shape)
+        rank = np.broadcast_to(price.rank, shape)
+        return replace(price, mean_s=mean_s, rank=rank)
+
+    def lanes(self, kind: str, point: Point) -> Price:
+        """Return the price of `kind` in as many lanes as it needs.
+
+        Batch, rows and context broadcast: what does not depend on one of them has no lanes for it.
 
         Raises
         ------
@@ -110,10 +123,7 @@ class CostModel:
                 f"not measured: {self._why(work)}",
                 "Measure this machine, or leave --strict away",
             )
-        shape = point.context_tokens.shape
-        mean_s = np.broadcast_to(price.mean_s, shape)
-        rank = np.broadcast_to(price.rank, shape)
-        return replace(price, mean_s=mean_s, rank=rank, error=price.error or _error(rank, work))
+        return replace(price, family=work.family)
 
     def _priced(self, kind: str, work: Work, point: Point) -> Price:
         if work.share is not None:
@@ -282,14 +292,6 @@ class CostModel:
     def floor_s(self, work: Work, spec: ProfileSpec | None = None) -> Values:
         """Return the roofline: the larger of bytes and FLOPs over the peaks, plus launches."""
         return floor_s(work, spec or self.profile.spec, self.case)
-
-
-def _error(rank: NDArray[np.int8], work: Work) -> str:
-    """Return what the worst of a price's lanes is off by."""
-    source = SOURCES[int(np.max(rank))]
-    if source in STRICT_SOURCES:
-        return ""
-    return f"{source} {work.family}" if source == "transferred" else source
 
 
 def _rank(source: str) -> NDArray[np.int8]:

@@ -101,12 +101,23 @@ def _clock_ratio(measured: HardwareProfile, to: HardwareProfile) -> float:
 
 
 def gemm_price_s(work: Work, measured: HardwareProfile, to: HardwareProfile) -> Values | None:
-    """Return the time of a GEMM by the forms of `measured`, on the device of `to`.
+    """Return the time of a GEMM by the forms of `measured`, on the device of `to`, lane by lane.
 
     On the device itself it takes no less than a measured GEMM that is smaller in all of n and k,
     and no more than one that is larger. FP8 weights where FP8 has no kernels that were measured,
     or no peak, are read as such and multiplied in 16 bits.
     """
+    rows, lane = np.unique(np.asarray(work.axes["rows"], dtype=np.float64), return_inverse=True)
+    found = [_gemm_s(work, float(one), measured, to) for one in rows]
+    if found[0] is None:
+        return None
+    return np.asarray(np.array(found)[lane].reshape(np.shape(work.axes["rows"])))
+
+
+def _gemm_s(
+    work: Work, rows: float, measured: HardwareProfile, to: HardwareProfile
+) -> float | None:
+    """Return what `gemm_price_s` does, for one number of rows."""
     assert work.gemm is not None
     n, k = work.gemm
     weights = dtype_bytes(work.dtype)
@@ -117,13 +128,13 @@ def gemm_price_s(work: Work, measured: HardwareProfile, to: HardwareProfile) -> 
         forms, dtype = measured.gemm_forms("bf16", dtype_bytes("bf16")), "bf16"
     if forms is None:
         return None
-    gpu, rows = to.spec.gpu, float(np.asarray(work.axes["rows"]))
+    gpu = to.spec.gpu
     peaks = Peaks(gpu.bandwidth_bytes_per_s.value, gpu.flops_per_s(dtype))
     found = _formed_s(forms, n, k, rows, weights, peaks, _clock_ratio(measured, to))
     if measured is to and dtype == work.dtype:
         low, high = _between_s(measured, n, k, rows, dtype)
         found = max(low, min(found, high))
-    return np.asarray(found)
+    return found
 
 
 def _formed_s(

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import steps
+from strategies import layered_steps, steps
 
-from essim.engines import finish_des, finish_maxplus
+from essim.engines import finish_alike, finish_des, finish_maxplus
+from essim.engines.chains import plan_of
 from essim.step.ops import MAIN_STREAM, Op
 
 ENGINES = [finish_des, finish_maxplus]
@@ -64,6 +65,39 @@ def test_both_engines_equal_the_longest_path(step) -> None:
     oracle = longest_path(ops, durations_ps)
     np.testing.assert_array_equal(finish_maxplus(ops, durations_ps), oracle)
     np.testing.assert_array_equal(finish_des(ops, durations_ps), oracle)
+
+
+@settings(max_examples=200, deadline=None)
+@given(layered_steps(), st.data())
+def test_layers_that_are_alike_are_computed_once_and_equal_the_longest_path(step, data) -> None:
+    ops, rows = step
+    oracle = longest_path(ops, np.array(rows))
+    keep = data.draw(st.lists(st.integers(0, len(ops) - 1), min_size=1, max_size=3))
+    np.testing.assert_array_equal(finish_maxplus(ops, rows, keep), oracle[keep])
+
+
+@settings(max_examples=100, deadline=None)
+@given(layered_steps(most_lanes=1))
+def test_a_step_that_follows_its_like_is_a_late_step_of_a_run_of_them(step) -> None:
+    ops, rows = step
+    many = [np.repeat(row, 9) for row in rows]
+    last = max(i for i, op in enumerate(ops) if op.stream == MAIN_STREAM)
+    run = finish_des(ops, many, [last])[0]
+    assert finish_alike(ops, rows, "nothing")[0] == run[0]
+    # A side stream that gets further and further behind has no late step.
+    if run[-1] == run[-2] == run[-3]:
+        assert finish_alike(ops, rows)[0] == run[-1]
+
+
+def test_chains_that_nobody_waits_for_are_one_op() -> None:
+    ops = (
+        *(Op("main", "x", "gpu", i) for i in range(5)),
+        Op("side", "y", "cpu", waits=("main.2",)),
+    )
+    plan = plan_of(ops, (0, 0, 1, 0, 0, 2), frozenset())
+    # Ops 0 to 2, ops 3 and 4, the one beside; what is left of each is its sum.
+    assert [chain.sources for chain in plan.chains] == [(), (0,), (0,)]
+    assert plan.sums == (((0, 2), (1, 1)), ((0, 2),), ((2, 1),))
 
 
 @settings(max_examples=150, deadline=None)

@@ -125,7 +125,7 @@ class Point:
     Attributes
     ----------
     batch
-        Sequences in the batch.
+        Sequences in the batch; in decode one number or many, which broadcast with the contexts.
     rows
         Rows of the GEMMs: the batch in decode, the prompt in prefill.
     context_tokens
@@ -134,8 +134,8 @@ class Point:
         Tokens of the prompt that were evicted: those a sliding window still counts.
     """
 
-    batch: int
-    rows: int
+    batch: Any
+    rows: Any
     context_tokens: NDArray[np.int64]
     evicted_tokens: int = 0
 

@@ -22,7 +22,7 @@ def _router(case: Case, point: Point) -> Work:
     return Work(
         "moe_router",
         axes={"rows": point.rows},
-        byte_count=float((n * k + point.rows * (n + k)) * case.model.activation_bytes),
+        byte_count=1.0 * (n * k + point.rows * (n + k)) * case.model.activation_bytes,
         flops=2.0 * n * k * point.rows,
         launches=2,
     )
@@ -56,7 +56,7 @@ def _moe_act(case: Case, point: Point) -> Work:
     moe = _moe(case)
     width = moe.experts_per_token * moe.ffn + moe.shared_ffn
     touched = point.rows * (2 + case.model.gated_mlp) * width
-    moved = float(touched * case.model.activation_bytes)
+    moved = 1.0 * touched * case.model.activation_bytes
     return Work("moe_act", axes={"rows": point.rows}, byte_count=moved)
 
 

@@ -27,7 +27,7 @@ def _absorb(part: str) -> Pricer:
         return Work(
             f"mla_absorb_{part}",
             axes={"rows": point.rows},
-            byte_count=float(weights * dtype_bytes(model.matrix_dtype("kv_b")) + moved),
+            byte_count=1.0 * (weights * dtype_bytes(model.matrix_dtype("kv_b")) + moved),
             flops=2.0 * weights * point.rows,
             dtype=model.matrix_dtype("kv_b"),
         )
@@ -37,7 +37,7 @@ def _absorb(part: str) -> Pricer:
 
 def _attn_mla(case: Case, point: Point) -> Work:
     model, mla = case.model, _mla(case)
-    tokens = point.context_tokens * float(point.batch)
+    tokens = 1.0 * point.context_tokens * point.batch
     return Work(
         "attn_mla",
         axes={"batch": point.batch, "context_tokens": point.context_tokens},

@@ -75,7 +75,7 @@ def _head(case: Case, point: Point) -> Work:
 
 
 def _attn_dense(case: Case, point: Point) -> Work:
-    model, tokens = case.model, point.context_tokens * float(point.batch)
+    model, tokens = case.model, 1.0 * point.context_tokens * point.batch
     return Work(
         "attn_dense",
         axes={"batch": point.batch, "context_tokens": point.context_tokens},
@@ -99,7 +99,7 @@ def _attn_sparse(case: Case, point: Point) -> Work:
     conditions = selector.table_conditions()
     read_one = case.read_tokens(context)
     read = read_one * point.batch
-    attended = selector.attended_tokens(context) * float(point.batch)
+    attended = 1.0 * selector.attended_tokens(context) * point.batch
     return Work(
         "attn_sparse",
         axes={"batch": point.batch, "selected_tokens": selector.selected_tokens(context)},

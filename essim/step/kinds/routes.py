@@ -149,11 +149,11 @@ def _anchor_bytes(case: Case, batch: int) -> float:
         width = case.routing.projection_rank or 0
     else:
         width = model.hidden
-    return float(batch * width * model.activation_bytes)
+    return 1.0 * batch * width * model.activation_bytes
 
 
 def _key_bytes(case: Case, batch: int) -> float:
-    return float(batch * case.model.kv_width * case.model.activation_bytes)
+    return 1.0 * batch * case.model.kv_width * case.model.activation_bytes
 
 
 def _index_bytes(case: Case, point: Point) -> Values:

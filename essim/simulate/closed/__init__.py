@@ -1,0 +1,1 @@
+"""Sweeps in closed form: a step is priced at few contexts, and summed exactly between them."""
