@@ -16,6 +16,7 @@ from essim.hardware.profile import find_profile
 from essim.methods.routing import expand_preset, read_profile
 from essim.methods.selectors import SELECTORS
 from essim.model.hf import expand_model
+from essim.simulate.located import locate
 from essim.simulate.scenario import SERVING_KEYS, Scenario
 from essim.text.problems import shown
 from essim.text.yaml import (
@@ -167,7 +168,7 @@ class Grid:
 def grid_of(document: Document, overrides: Sequence[tuple[str, Any]] = ()) -> Grid:
     """Return the grid of data and of dotted keys with the values to set."""
     data = {k: copy.deepcopy(v) for k, v in document.data.items() if k not in SERVING_KEYS}
-    _locate(data, document.file.parent)
+    locate(data, document.file.parent)
     _expand(data, document)
     set_paths = [_override(key, value, data, document) for key, value in overrides]
     document = replace(document, overrides=dict.fromkeys(set_paths))
@@ -179,26 +180,6 @@ def grid_of(document: Document, overrides: Sequence[tuple[str, Any]] = ()) -> Gr
     base = _checked(data, document)
     _check_sweep(base, document)
     return Grid(base, data, document)
-
-
-def _locate(data: dict[str, Any], folder: Path) -> None:
-    """Make the paths in a scenario's file, which start at its folder, start at the current one."""
-
-    def seen_from_here(value: Any) -> Any:
-        if isinstance(value, dict):
-            inside = {
-                key: seen_from_here(value[key]) for key in ("preset", "profile") if key in value
-            }
-            return value | inside
-        is_path = isinstance(value, str) and value.endswith((".json", ".yaml", ".yml"))
-        return str(folder / value) if is_path else value
-
-    sweep = data.get("sweep")
-    for key in ("model", "hardware", "routing"):
-        if key in data:
-            data[key] = seen_from_here(data[key])
-        if isinstance(sweep, dict) and isinstance(sweep.get(key), list):
-            sweep[key] = [seen_from_here(value) for value in sweep[key]]
 
 
 def _checked(data: dict[str, Any], document: Document) -> Scenario:

@@ -126,15 +126,11 @@ def _check_timed(model: ModelShape) -> None:
         )
     hint = "The bytes are known: see essim memory"
     if model.quantised:
-        raise PricingError(
-            f"model.weight_dtype: a step with {model.weight_dtype} weights cannot be timed: their "
-            "kernels have no price here",
-            hint,
-        )
+        step = f"model.weight_dtype: a step with {model.weight_dtype} weights"
+        raise PricingError(f"{step} cannot be timed: their kernels have no price here", hint)
     if model.other_layers:
-        raise PricingError(
-            "model.other_layers: a step with layers of several sizes cannot be timed", hint
-        )
+        step = "model.other_layers: a step with layers of several sizes"
+        raise PricingError(f"{step} cannot be timed", hint)
     for layer in range(model.layers):
         if model.mixer(layer) not in ATTENDS:
             raise InputError(
