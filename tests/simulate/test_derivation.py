@@ -97,6 +97,7 @@ def test_no_count_of_tokens_fits_a_pool_of_layers_with_windows() -> None:
     assert not any("pool of all that is left" in text for text in facts(base, PROFILE, None))
 
 
+@pytest.mark.filterwarnings("ignore:.*no power of two")
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**13), st.sampled_from(["bf16", "fp8"]), st.sampled_from([1, 3, 4, 16]))
 def test_capacity_is_the_inverse_of_bytes(budget: int, kv_dtype: str, page: int) -> None:

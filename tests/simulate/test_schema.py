@@ -15,8 +15,8 @@ from essim.hardware.profile import shipped
 from essim.methods.routing import PRESETS
 from essim.methods.selectors import SELECTORS
 from essim.model.shape import PRESETS as MODELS
+from essim.serving.keys import schema
 from essim.simulate.plan import points_of
-from essim.simulate.scenario import schema
 from essim.text.yaml import Document, read_yaml
 
 VALIDATOR = Draft202012Validator(schema())
