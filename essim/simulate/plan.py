@@ -72,13 +72,14 @@ def _locate(data: dict[str, Any], folder: Path) -> None:
     """Make the paths in a scenario's file, which start at its folder, start at the current one."""
 
     def seen_from_here(value: Any) -> Any:
-        if isinstance(value, dict) and "preset" in value:
-            return value | {"preset": seen_from_here(value["preset"])}
+        for key in ("preset", "profile"):
+            if isinstance(value, dict) and key in value:
+                return value | {key: seen_from_here(value[key])}
         is_path = isinstance(value, str) and value.endswith((".json", ".yaml", ".yml"))
         return str(folder / value) if is_path else value
 
     sweep = data.get("sweep")
-    for key in ("model", "hardware"):
+    for key in ("model", "hardware", "routing", "routing.profile"):
         if key in data:
             data[key] = seen_from_here(data[key])
         if isinstance(sweep, dict) and isinstance(sweep.get(key), list):
@@ -89,7 +90,7 @@ def _checked(data: dict[str, Any], document: Document) -> Scenario:
     """Return the scenario, its parts checked against each other."""
     if isinstance(data.get("routing"), dict):
         try:
-            data = data | {"routing": read_profile(data["routing"], folder)}
+            data = data | {"routing": read_profile(data["routing"])}
         except ValueError as error:
             raise document.value_error(error, at=("routing",)) from None
     point = validate(Scenario, data, document)

@@ -33,7 +33,7 @@ def test_set_and_sweep_take_profiles(profile: Path, scenario_file) -> None:
     file = scenario_file((ROUTING, PROFILED))
     base, _ = load_scenario(file, ["routing=cpu-mid"])
     assert (base.routing.anchor, base.routing.profile) == ("mid", None)
-    settings = ["routing.anchor=mix", "routing.profile=made/mix.yaml"]
+    settings = ["routing.anchor=mix", f"routing.profile={profile}"]
     base, _ = load_scenario(scenario_file(), settings)
     assert base.routing.mix == MIX
     _, points = load_scenario(
