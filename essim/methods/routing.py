@@ -197,13 +197,8 @@ class MixProfile(Strict):
     mix: list[Early]
 
 
-def read_profile(routing: dict[str, Any], folder: Path) -> dict[str, Any]:
+def read_profile(routing: dict[str, Any]) -> dict[str, Any]:
     """Return a routing's mapping with the `mix` of its `profile`, if it names one.
-
-    Parameters
-    ----------
-    folder
-        Where a relative path starts.
 
     Raises
     ------
@@ -217,7 +212,7 @@ def read_profile(routing: dict[str, Any], folder: Path) -> dict[str, Any]:
         return routing
     if routing.get("mix") is not None:
         raise BadValueError("both mix and profile are given", "Delete one")
-    document = read_yaml(folder / profile)
+    document = read_yaml(Path(profile))
     return routing | {"mix": validate(MixProfile, document.data, document).mix}
 
 

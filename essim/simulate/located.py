@@ -19,7 +19,7 @@ def locate(data: dict[str, Any], folder: Path) -> None:
         return str(folder / value) if is_path else value
 
     sweep = data.get("sweep")
-    for key in ("model", "hardware", "routing"):
+    for key in ("model", "hardware", "routing", "routing.profile"):
         if key in data:
             data[key] = seen_from_here(data[key])
         if isinstance(sweep, dict) and isinstance(sweep.get(key), list):

@@ -22,6 +22,7 @@ from essim.text.problems import shown
 from essim.text.yaml import (
     Document,
     Path_,
+    Strict,
     key_paths,
     nearest_key_hint,
     parse_override,
@@ -186,7 +187,7 @@ def _checked(data: dict[str, Any], document: Document) -> Scenario:
     """Return the scenario, its parts checked against each other."""
     if isinstance(data.get("routing"), dict):
         try:
-            data = data | {"routing": read_profile(data["routing"], Path())}
+            data = data | {"routing": read_profile(data["routing"])}
         except ValueError as error:
             raise document.value_error(error, at=("routing",)) from None
     point = validate(Scenario, data, document)
@@ -228,7 +229,7 @@ def _expand(data: dict[str, Any], document: Document) -> None:
                 data[key] = expand(data[key])
             except ValueError as error:
                 raise document.value_error(error, at=(key,)) from None
-            if not isinstance(data[key], dict):
+            if not isinstance(data[key], dict | Strict):
                 message = f"must be a name or a mapping of keys (got {shown(data[key])})"
                 raise document.error(message, at=(key,))
 

@@ -15,6 +15,10 @@ from firstday import FIRST_DAY
 ROOT = Path(__file__).parents[2]
 SCENARIO = str(ROOT / "scenarios" / "earlyselect-40k.yaml")
 QUICK = ("--set", "workload.output_tokens=32", "--set", "workload.batch=2")
+# The shipped profile says which of its tables waits for its next measurement.
+OLD_KERNELS = (
+    "warning: hardware_profiles/h200-sxm.yaml:633: measured with older kernels: cpu_update\n"
+)
 
 
 def essim(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -24,7 +28,7 @@ def essim(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]
 
 def test_run_prints_a_table_the_parts_and_a_verdict() -> None:
     done = essim("run", SCENARIO, *QUICK)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, OLD_KERNELS)
     for text in ("decode_tokens_per_s", "gemm_gate_up", "measured", "than gpu-target"):
         assert text in done.stdout
     weak = essim("run", SCENARIO, *QUICK, "--set", f"hardware={FIRST_DAY}")
@@ -55,7 +59,7 @@ def test_sweep_writes_the_same_bytes_twice(tmp_path: Path) -> None:
         out, html = tmp_path / folder / "r.csv", tmp_path / folder / "r.html"
         done = essim("sweep", SCENARIO, *QUICK, "--out", str(out), "--html", str(html))
         assert done.returncode == 0
-        assert done.stderr.splitlines() == [f"wrote {out}", f"wrote {html}"]
+        assert done.stderr.splitlines() == [OLD_KERNELS.strip(), f"wrote {out}", f"wrote {html}"]
         assert "gpu_side-mid-fused gains" in done.stdout
         assert "Output quality is not modelled" in done.stdout
         written.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir()})
@@ -217,7 +221,7 @@ def test_a_profile_is_listed_with_its_specifications_and_its_weak_rows() -> None
     assert specs["gpu.bandwidth_bytes_per_s"] == bandwidth
     assert tables["norm"].endswith("; all of 8 to 10 samples, fewer than 30")
     assert tables["proxy_down"].endswith("; all of 10 samples, fewer than 30; 2 unstable")
-    assert tables["cpu_route"].endswith("; 30 unstable")
+    assert tables["cpu_route"].endswith("; 100 unstable")
     assert unstable["proxy_down"] == "(batch): 2; 10"
     assert "norm" not in unstable
 
@@ -292,7 +296,7 @@ def test_a_scenario_may_come_through_a_pipe() -> None:
     command = [sys.executable, "-m", "essim", "run", "/dev/stdin", *QUICK]
     text = Path(SCENARIO).read_text()
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, OLD_KERNELS)
 
 
 def test_a_misspelt_scenario_gets_a_suggestion() -> None:

@@ -278,7 +278,7 @@ def test_the_command_line_says_what_was_assumed(scenario_file, tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
-        f"warning: {tmp_path / 'config.json'}: num_key_value_heads is absent: 4 taken, "
+        f"warning: {tmp_path / 'config.json'}:1: num_key_value_heads is absent: 4 taken, "
         "one for each attention head"
     ]
     assert json.loads(done.stdout)["row"]["model"] == tmp_path.name

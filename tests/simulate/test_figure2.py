@@ -87,7 +87,7 @@ def test_the_command_takes_variants_and_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--loki", "full"), "Invalid value for '--loki'"),
+        (("--loki", "full"), "--loki: 'full' is not one of 'pca', 'cached'"),
         (("--out", "f.xlsx"), "ends in neither .csv nor .parquet"),
         (("--html", "f.csv"), "--html: f.csv does not end in .html"),
         (("--html", "/dev/null/f.html"), "/dev/null/f.html: cannot be written"),

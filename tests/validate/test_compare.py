@@ -264,7 +264,7 @@ def test_steps_on_a_calibration_point_are_named() -> None:
     shipped = calibration_points(load_profile(find_profile("h200-sxm", ROOT)))
     assert {name: len(own) for name, own in shipped.items()} == {
         **{"gpu_route_stepwise": 60, "gpu_route_fused": 60, "gpu_side_slowdown": 25},
-        **{"cpu_route": 35, "attn_dense": 136},
+        **{"cpu_route": 24, "attn_dense": 136},
     }
 
 
