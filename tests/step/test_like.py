@@ -86,7 +86,7 @@ def test_a_cpu_router_takes_its_multiple_of_the_least_time() -> None:
     case, at = Case(LLAMA, selector, routing), Point(2, 2, np.array([131072]))
     found = CostModel(H200, case).price("cpu_route", at)
     assert SOURCES[found.rank[0]] == "transferred"
-    assert found.error == "transferred cpu"
+    assert (found.error, found.family) == ("", "cpu")
     # Labels of two sequences, and the proxy's second factor.
     read = 2 * 131072 * 256 + 128 * 4096 * 2
     assert found.mean_s[0] == pytest.approx(ratio * read / 7.853e10)
