@@ -140,7 +140,7 @@ def test_a_profile_by_path_is_found_beside_its_scenario(tmp_path: Path) -> None:
         (
             ("run", "quest-32k", "--strict", "--set", "routing=cpu-mid"),
             3,
-            "cpu_route on h200-sxm is roofline, not measured",
+            "cpu_route on h200-sxm is transferred, not measured",
         ),
         (
             ("run", "earlyselect-40k", "--strict", "--set", "selector.top_pages=128"),
@@ -304,7 +304,7 @@ def test_a_misspelt_scenario_gets_a_suggestion() -> None:
     assert done.returncode == 2
     assert done.stderr == "no scenario 'earlyselct-40k'. Did you mean 'earlyselect-40k'?\n"
     done = essim("run", 300 * "a")
-    assert done.stderr.startswith(f"no scenario '{300 * 'a'}'. Known: earlyselect-40k, ")
+    assert done.stderr.startswith(f"no scenario '{300 * 'a'}'. Known: chat-service, ")
     done = essim("run", "scenarios/earlyselect-40k")
     said = "no scenario 'scenarios/earlyselect-40k'. Did you mean 'scenarios/earlyselect-40k.yaml'?"
     assert (done.returncode, done.stderr) == (2, f"{said}\n")

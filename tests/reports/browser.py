@@ -35,7 +35,6 @@ const seen = setInterval(() => {{
     .map((found) => found.getBoundingClientRect()).filter((box) => box.width && box.height);
   const meet = (a, b) =>
     a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-    a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
   let overlaps = 0;
   for (const figure of root.querySelectorAll("figure"))
     for (const legend of boxes(figure, ".legend"))

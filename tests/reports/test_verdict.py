@@ -95,7 +95,8 @@ def test_a_warning_names_the_point_of_which_the_least_is_measured() -> None:
     least = min(rows, key=lambda row: row["measured_frac"])
     assert weak.startswith(
         f"Only {least['measured_frac']:.0%} of the decode time of cpu-mid at batch "
-        f"{least['batch']} is measured or interpolated; the rest is roofline (cpu_route cpu_update)"
+        f"{least['batch']} is measured or interpolated; the rest is transferred (cpu_route), "
+        "roofline (cpu_update)"
     )
 
 
