@@ -9,6 +9,7 @@ from essim.results.columns import ResultRow, differing
 from essim.results.notes import PROVISIONAL, QUALITY_NOTE
 from essim.results.tables import column
 from reports.break_even import Again, Own, first_loss, group_sentences
+from reports.cores import cores_sentences
 from reports.wording import (
     INTERVAL,
     Place,
@@ -119,6 +120,7 @@ def sweep_verdict(
     first = _answer(longest, baselines, again)
     for routing, own in _by_routing(longest, baselines).items():
         first.append(_routing_sentence(routing, own, longest, baselines, again))
+    first[1:1] = cores_sentences(longest.values())
     if "output_tokens" in differing(rows):
         output = max((row["output_tokens"] for row in longest.values()), default=0)
         first[:1] = [f"At {output} output tokens {text}" for text in first[:1]]

@@ -115,7 +115,7 @@ def test_settings_are_told_apart_by_what_differs(scenario_file) -> None:
         "[cpu_threads 1",
         "[cpu_threads 8",
     }
-    assert " at cpu threads 1, batch 4 to +" in found.sentences[1]
+    assert " at cpu threads 1, batch 4 to +" in found.sentences[2]
     many = "sweep: {routing.cpu_threads: [1, 2, 4, 8, 15]}\n"
     more = of_a_sweep(scenario_file, many).more
     assert len([s for s in more if s.startswith("[")]) == 5
