@@ -182,6 +182,9 @@ def measure(
     quick: Annotated[bool, typer.Option(help="A coarse grid: a minute or two.")] = False,
 ) -> None:
     """Time this machine's kernels and write a hardware profile; a killed run goes on."""
+    from essim.hardware.from_another import check_name
+
+    check_name(profile, "--profile")
     try:
         from measure.main import measure_machine, next_command
     except ModuleNotFoundError as error:
@@ -189,10 +192,8 @@ def measure(
             raise
         raise AbsentError("measuring needs torch", TORCH_HINT) from None
     from essim.cli import listing
-    from essim.hardware.from_another import check_name
     from reports import terminal as show
 
-    check_name(profile, "--profile")
     with table_progress() as tell:
         written = measure_machine(profile, out, quick, tell)
     say_written(written)
