@@ -38,21 +38,32 @@ def test_the_shipped_scenario_predicts_every_cell_of_the_shipped_run(
     done = essim("compare", sweep, REAL, "--json", "--out", tmp_path / "pairs.csv")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found["pairs"]) == 240
-    assert {(d["side"], d["mode"], d["attended_tokens"]) for d in found["dropped"]} == {
-        ("predicted", "cpu-mix", 256)
+    assert len(found["pairs"]) == 135
+    # Its CPU modes are of a router that is no more.
+    assert {(d["side"], d["mode"]) for d in found["dropped"]} == {
+        ("measured", f"cpu-{anchor}") for anchor in ("target", "in", "mid", "mix")
     }
-    assert found["verdict"][0].startswith("240 cells are both predicted and measured: bias ")
-    assert found["verdict"][1].startswith("43 of 240 measured cells are unsteady (cpu-target, ")
-    assert sum(pair["unsteady"] for pair in found["pairs"]) == 43
-    assert len(found["verdict"]) == 5
+    assert found["verdict"][0].startswith("135 cells are both predicted and measured: bias ")
+    assert not any(pair["unsteady"] for pair in found["pairs"])
     assert found["more"][-1] == (
-        "Calibration has 196 points (batch, context), this run 15; none of its 240 cells are on "
+        "Calibration has 196 points (batch, context), this run 15; none of its 135 cells are on "
         "one of them."
     )
     assert found["manifest"]["run"]["model"] == "llama-3.1-8b"
     with (tmp_path / "pairs.csv").open() as text:
-        assert len(list(csv.DictReader(text))) == 240
+        assert len(list(csv.DictReader(text))) == 135
+
+
+@pytest.mark.slow
+def test_the_run_of_the_cpu_router_is_predicted_cell_by_cell(tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    assert essim("sweep", "validate-h200-pool", "--out", file).returncode == 0
+    done = essim("compare", file, REAL.parents[1] / "h200-pool" / "decode.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (len(found["pairs"]), found["dropped"]) == (150, [])
+    assert found["verdict"][1].startswith("40 of 150 measured cells are unsteady (cpu-target, ")
+    assert sum(pair["unsteady"] for pair in found["pairs"]) == 40
 
 
 def test_a_prediction_for_another_gpu_is_told_so(tmp_path: Path) -> None:

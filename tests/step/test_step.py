@@ -24,6 +24,11 @@ from essim.step.ops import decode_step, prefill_step
 TWO_LAYERS = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128, vocab=100)
 ROCKET = RocketKV(prompt_budget=64, page_tokens=4, top_pages=2)
 
+# `million` is for folders alone.
+SCENARIOS = sorted(
+    set(shipped("scenarios").glob("*.yaml")) - {shipped("scenarios") / "million.yaml"}
+)
+
 
 def names(ops, stream: str | None = "gpu") -> list[str]:
     return [op.name for op in ops if op.stream == stream]
@@ -147,7 +152,8 @@ def test_a_layer_has_about_fifteen_ops() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*are faster than a smaller one")
-@pytest.mark.parametrize("file", sorted(shipped("scenarios").glob("*.yaml")), ids=lambda f: f.stem)
+@pytest.mark.filterwarnings("ignore:.*no power of two")
+@pytest.mark.parametrize("file", SCENARIOS, ids=lambda f: f.stem)
 def test_the_engines_agree_on_every_point_of_every_shipped_scenario(file) -> None:
     _, points = load_scenario(file)
     simulator = Simulator(file.parent)
