@@ -28,7 +28,12 @@ _DOTTED = "Dotted: the largest gain possible, if routing cost nothing."
 
 
 def curves(
-    rows: Rows, baseline: str, axis: str, metric: Metric = "decode", by: Sequence[str] = ()
+    rows: Rows,
+    baseline: str,
+    axis: str,
+    metric: Metric = "decode",
+    by: Sequence[str] = (),
+    most: int | None = None,
 ) -> list[Figure]:
     """Draw throughput over an axis, TPOT over batch, and the gain where there is one.
 
@@ -44,6 +49,8 @@ def curves(
         Decode throughput, or end-to-end throughput with prefill.
     by : sequence of str
         Further swept columns; those that are no numbers tell lines apart.
+    most : int, optional
+        Draw no more figures; default all.
 
     Returns
     -------
@@ -54,8 +61,10 @@ def curves(
     shown = [column(_RATE[metric])]
     if (metric, axis) == ("decode", "batch"):
         shown.append(column("tpot_s"))
-    figures = []
+    figures: list[Figure] = []
     for group in groups(rows, axis, by):
+        if len(figures) == most:
+            break
         series = series_of(rows, group, axis, lines)
         if any(len(s.xs) > 1 and any(v is not None for v in s.values(shown[0])) for s in series):
             figures.append(_figure(series, group, shown, column(_GAIN[metric]), axis, baseline, by))

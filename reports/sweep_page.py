@@ -28,6 +28,8 @@ _RESULTS = (
 )
 # A browser takes long to lay out a longer table.
 _MOST_ROWS = 1000
+# More figures or tables of one kind would make a page that nobody reads to the end.
+MOST_SETTINGS = 6
 _MEANINGS = {
     "measured": "timed on the profile's hardware at this size",
     "interpolated": "between sizes timed on the profile's hardware",
@@ -73,10 +75,14 @@ def sweep_blocks(
     blocks: list[Block] = [Paragraph(sentence, "verdict") for sentence in verdict_sentences]
     folded = [Paragraph(text) for text in (*_summary(rows, by), *more)]
     blocks.append(Details("What was swept, and more in sentences", folded))
-    for heading, figures in sweep_figures(rows, baseline, by).items():
+    for heading, figures in sweep_figures(rows, baseline, by, MOST_SETTINGS + 1).items():
         if figures:
-            blocks += [Heading(heading), *(Chart(figure) for figure in figures)]
-    for own in by_batch(cast(Sequence[ResultRow], rows), [baseline] * len(rows)):
+            blocks += [Heading(heading), *(Chart(figure) for figure in figures[:MOST_SETTINGS])]
+        if len(figures) > MOST_SETTINGS:
+            text = f"The first {MOST_SETTINGS} figures; essim.plot draws all of them, or some rows."
+            blocks.append(Paragraph(text, "note"))
+    tables = by_batch(cast(Sequence[ResultRow], rows), [baseline] * len(rows))
+    for own in tables[:MOST_SETTINGS]:
         table = Table(own.rows, list(own.rows[0]))
         blocks += [Heading("Routings by batch"), Paragraph(f"{own.title}."), table]
     others = [gains_over_others(row, baseline) for row in rows[:_MOST_ROWS]]
@@ -89,15 +95,21 @@ def sweep_blocks(
     return blocks
 
 
-def sweep_figures(rows: Rows, baseline: str, by: Sequence[str] = ()) -> dict[str, list[Figure]]:
-    """Return the figures of a sweep under their headings; parameters are those of its page."""
+def sweep_figures(
+    rows: Rows, baseline: str, by: Sequence[str] = (), most: int | None = None
+) -> dict[str, list[Figure]]:
+    """Return the figures of a sweep under their headings, `most` under each.
+
+    The other parameters are those of its page.
+    """
     axes = axes_of(rows, by)
     found = {
-        f"Decode by {column(axis).heading}": curves(rows, baseline, axis, by=by) for axis in axes
+        f"Decode by {column(axis).heading}": curves(rows, baseline, axis, by=by, most=most)
+        for axis in axes
     }
     for axis in axes[:1]:
         heading = f"End to end by {column(axis).heading}"
-        found[heading] = curves(rows, baseline, axis, "output", by)
+        found[heading] = curves(rows, baseline, axis, "output", by, most)
     return found
 
 

@@ -33,14 +33,15 @@ def sweep(
     """Return the page of a sweep: verdict, curves, break-even maps, table, sources."""
     from reports.maps import break_even_maps
     from reports.page import Chart, Heading
-    from reports.sweep_page import sweep_blocks
+    from reports.sweep_page import MOST_SETTINGS, sweep_blocks
 
     known = ("model", "hardware", "selector", "routing", "batch", "input_tokens", "output_tokens")
     by = [key for key in differing(rows) if key not in known]
     sentences, more, baseline = verdict.sentences, verdict.more, base.compare.baseline
     blocks = sweep_blocks(rows, sentences, baseline, about, by, more)
     if axes:
-        choices = _by_routing(rows, axes, cells)
+        settings = list(dict.fromkeys(cell["setting"] for cell in cells))[:MOST_SETTINGS]
+        choices = _by_routing(rows, axes, cells, settings)
         maps = [Chart(figure) for figure in break_even_maps(choices, *axes)]
         at = next(i for i, block in enumerate(blocks) if block == Heading("Results"))
         blocks[at:at] = [Heading("Break-even"), *maps]
@@ -48,9 +49,12 @@ def sweep(
 
 
 def _by_routing(
-    rows: Sequence[ResultRow], axes: tuple[str, str], best: list[Row]
+    rows: Sequence[ResultRow], axes: tuple[str, str], best: list[Row], settings: Sequence[object]
 ) -> dict[str, dict[str | None, list[Row]]]:
     """Return the cells of each gain's map: of the best routing (None), and of each one alone."""
+
+    def shown(cells: list[Row]) -> list[Row]:
+        return [cell for cell in cells if cell["setting"] in settings]
 
     def cells(routing: str, besides: bool) -> list[Row]:
         own = [
@@ -58,10 +62,11 @@ def _by_routing(
             for row in rows
             if row["routing"] == routing or (besides and row["anchor"] in (None, "target"))
         ]
-        return break_even(own, *axes)
+        return shown(break_even(own, *axes))
 
     anchors = {row["routing"]: row["anchor"] for row in rows if row["routing"] != "none"}
     early = [routing for routing, anchor in anchors.items() if anchor not in (None, "target")]
+    best = shown(best)
     return {
         "early_gain_frac": {None: best} | {name: cells(name, True) for name in early},
         "sparse_gain_frac": {None: best} | {name: cells(name, False) for name in anchors},
