@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from plotly.graph_objects import Figure, Scatter
+from plotly.offline import get_plotlyjs_version
 
 from reports.figures import curves
 from reports.page import Block, Chart, Details, Heading, Paragraph, Table, plotly_script, render
@@ -36,6 +37,23 @@ def test_one_copy_of_plotly_for_all_figures(tmp_path: Path, few: list[Row]) -> N
     text = page(tmp_path, [*charts])
     assert text.count("PLOTLY") == 1
     assert text.count('<div class="plot"') == len(figures_in(text)) == 2
+
+
+def test_the_script_is_of_plotlys_version() -> None:
+    """Where this fails, `npm pack plotly.js-cartesian-dist-min@VERSION` has the new one."""
+    head = plotly_script()[:200]
+    assert f"plotly.js (cartesian - minified) v{get_plotlyjs_version()}\n" in head
+
+
+def test_texts_of_a_line_are_there_once_a_figure(tmp_path: Path, few: list[Row]) -> None:
+    figure = curves(few, "gpu-target", "output_tokens")[0]
+    (drawn,) = figures_in(page(tmp_path, [Chart(figure)]))
+    rate, gain = (line for line in drawn["data"] if line["name"] == "cpu-mid")
+    assert (rate["yaxis"], gain["yaxis"]) == ("y", "y2")
+    assert rate["customdata"] == gain["customdata"]
+    texts = drawn["texts"][rate["customdata"]]
+    assert texts == [list(own) for own in figure.data[1].customdata]
+    assert len(texts) == 2
 
 
 def test_no_plotly_without_figures(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from essim.results.notes import gains_over_others
 from essim.results.prices import PriceSources
 from reports.page import Chart, Details, Heading, Paragraph, Table
-from reports.sweep_page import sweep_blocks
+from reports.sweep_page import sweep_blocks, sweep_figures
 
 Row = dict[str, object]
 
@@ -123,3 +123,23 @@ def test_manifest_is_flattened_and_folded(few: list[Row]) -> None:
     ]
     notes = [b.text for b in blocks if isinstance(b, Paragraph) and b.style == "note"]
     assert notes == ["Provisional: first numbers of this hardware, not a calibration."]
+
+
+def test_a_large_sweep_is_cut_and_says_so(few: list[Row]) -> None:
+    rows = [row | {"hardware": f"gpu {i}"} for i in range(130) for row in few]
+    blocks = sweep_blocks(rows, [], "gpu-target", {})
+    results = [block for block in blocks if isinstance(block, Table) and len(block.rows) > 100]
+    assert [len(table.rows) for table in results] == [1000]
+    said = [block.text for block in blocks if isinstance(block, Paragraph)]
+    assert "The first 1,000 of 1,040 points; --out writes all of them." in said
+    # Over output length and batch, and end to end over one of them.
+    assert sum(isinstance(block, Chart) for block in blocks) == 3 * 6
+    assert said.count("The first 6 figures; essim.plot draws all of them, or some rows.") == 3
+    assert sum(text.startswith("Mean decode step and gain") for text in said) == 6
+    every = sweep_figures(rows[:64], "gpu-target")
+    assert {len(own) for own in every.values()} == {16}
+
+
+def test_a_sweep_that_is_not_large_is_whole(few: list[Row]) -> None:
+    blocks = sweep_blocks(few, [], "gpu-target", {})
+    assert not any("The first" in block.text for block in blocks if isinstance(block, Paragraph))
