@@ -108,7 +108,7 @@ def compared(name: str) -> Comparison:
     folder = {"h200": "h200-decode", "offgrid": "h200-offgrid", "h200-pool": "h200-pool"}[name]
     run = RUNS / folder / "decode.csv"
     _, points = load_scenario(ROOT / "scenarios" / f"validate-{name}.yaml")
-    return compare(Simulator(ROOT).rows(points), read_measured(run), read_facts(run))
+    return compare(Simulator().rows(points), read_measured(run), read_facts(run))
 
 
 def inside_count(pairs: Sequence[Row]) -> int:

@@ -48,7 +48,7 @@ def _predicted(folder: Path):  # type: ignore[no-untyped-def]
     sizes = ", ".join(f"{key}: {size}" for key, size in about["sizes"].items())
     file = ROOT / "scenarios" / "validate-shapes.yaml"
     _, points = load_scenario(file, [f"model={{name: {folder.name}, {sizes}}}"])
-    return Simulator(ROOT).rows(points)
+    return Simulator().rows(points)
 
 
 def _summary(name: str, own: list[tuple[str, str, float, bool]]) -> list[str]:
@@ -107,7 +107,7 @@ def public() -> list[str]:
 
 def dense_steps() -> list[str]:
     """Return dense decode steps as essim predicts them, beside a public tool's estimates."""
-    simulator, rows = Simulator(ROOT), []
+    simulator, rows = Simulator(), []
     for row in csv_rows(ROOT / "reports" / "data" / "public-tables" / "dense-steps.csv"):
         load = {"batch": row["batch"], "input_tokens": row["input_tokens"], "output_tokens": "2"}
         keys = ["selector={kind: dense}", f"hardware={row['profile']}"]

@@ -58,7 +58,7 @@ def rank(
     check_outputs([file], out, html)
     base, points = load_scenario(file, set_)
     tokens = _asked(at or base.workload.input_tokens, points)
-    simulator = Simulator(file.parent, seed=seed)
+    simulator = Simulator(seed=seed)
     rows = _simulated(simulator, points)
     ranked, said = ranking.ranked(points, rows, tokens)
     about = manifest(file, set_, [simulator.profile(point.hardware) for point in points])

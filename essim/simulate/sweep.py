@@ -43,7 +43,6 @@ class Simulator:
         Of the CPU router's call-to-call jitter.
     """
 
-    folder: Path = Path()
     engine: str = "auto"
     strict: bool = False
     seed: int = 0
@@ -57,7 +56,7 @@ class Simulator:
         """Return a profile by name or path, loaded once."""
         if name not in self._profiles:
             try:
-                self._profiles[name] = load_profile(find_profile(name, self.folder), priced_names())
+                self._profiles[name] = load_profile(find_profile(name, Path()), priced_names())
             except BadValueError as error:
                 raise InputError(error.message, error.hint, key="hardware") from None
         return self._profiles[name]

@@ -48,7 +48,7 @@ def run_ps(hardware: str, selector: str, routing: str, batch: int, prompt: int) 
 
 @cache
 def simulator() -> Simulator:
-    return Simulator(FIRST_DAY.parent)
+    return Simulator()
 
 
 @SEEN

@@ -10,20 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import ROOT, essim
 from firstday import FIRST_DAY
 
-ROOT = Path(__file__).parents[2]
 SCENARIO = str(ROOT / "scenarios" / "earlyselect-40k.yaml")
 QUICK = ("--set", "workload.output_tokens=32", "--set", "workload.batch=2")
 # The shipped profile says which of its tables waits for its next measurement.
 OLD_KERNELS = (
     "warning: hardware_profiles/h200-sxm.yaml:633: measured with older kernels: cpu_update\n"
 )
-
-
-def essim(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "essim", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 def test_run_prints_a_table_the_parts_and_a_verdict() -> None:

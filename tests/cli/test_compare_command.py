@@ -5,22 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import ROOT, essim
 from pairs import measured, predicted, write
 
 from essim.validate.measured_run import read_trace
 
-ROOT = Path(__file__).parents[2]
 REAL = ROOT / "reports" / "data" / "h200-decode" / "decode.csv"
-
-
-def essim(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "essim", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 @pytest.fixture(scope="module")

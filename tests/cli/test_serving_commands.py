@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from test_cli import essim
+from command import essim
 
 FEW = ("--set", "traffic.requests=60", "--set", "traffic.rate=5")
 

@@ -53,6 +53,31 @@ class Counted:
         return Run()
 
 
+def test_looks_at_the_host_are_kept_as_they_come_and_the_last_one_too(tmp_path: Path) -> None:
+    looks: list[dict[str, float]] = []
+    counted = Counted()
+
+    def make(cell: Cell):
+        looks.append({"batch": cell.batch, "route_s": len(looks) + 0.5})
+        return counted.make(cell)
+
+    plan = replace(
+        counted.plan(),
+        make_run=make,
+        host=lambda: looks,
+        release=lambda: looks.append({"batch": 9, "route_s": 99.0}),
+    )
+    kept: list[int] = []
+    file = tmp_path / "host.csv"
+    cells.run(plan, tmp_path / "decode.csv", lambda progress: kept.append(len(rows_of(file))))
+    assert kept == [*range(1, len(looks))]
+    assert rows_of(file)[0] == {"batch": "1", "route_s": "0.5"}
+    assert rows_of(file)[-1] == {"batch": "9", "route_s": "99.0"}
+    # A run that goes on adds to what is there; nothing is measured again.
+    cells.run(plan, tmp_path / "decode.csv", lambda progress: None)
+    assert [row["batch"] for row in rows_of(file)].count("9") >= 2
+
+
 def rows_of(file: Path) -> list[dict[str, str]]:
     with file.open() as text:
         return list(csv.DictReader(text))

@@ -33,7 +33,7 @@ def at(*tokens: int) -> np.ndarray:
 def rows(scenario_file, *overrides: str, more: str = "") -> list[dict]:
     file = scenario_file((ROCKETKV, "kind: exact_topk, top_tokens: 2048"), more=more)
     _, points = load_scenario(file, overrides)
-    return Simulator(file.parent).rows(points)
+    return Simulator().rows(points)
 
 
 def test_it_attends_to_the_top_tokens() -> None:

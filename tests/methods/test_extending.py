@@ -70,7 +70,7 @@ def sinks_profile(folder: Path) -> Path:
 
 def simulated(file: Path, *overrides: str) -> tuple[dict, Simulator]:
     base, _ = load_scenario(file, ("workload.output_tokens=5", *overrides))
-    simulator = Simulator(file.parent)
+    simulator = Simulator()
     return simulator.rows([base])[0], simulator
 
 

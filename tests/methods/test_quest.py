@@ -42,7 +42,7 @@ def quest_file(scenario_file, fields: str, more: str = "") -> Path:
 
 def rows(file: Path, *overrides: str) -> list[dict]:
     _, points = load_scenario(file, overrides)
-    return Simulator(file.parent).rows(points)
+    return Simulator().rows(points)
 
 
 def test_a_budget_is_tokens_or_pages() -> None:

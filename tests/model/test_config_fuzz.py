@@ -12,8 +12,7 @@ import pytest
 from hfconfigs import DEEPSEEK_V2_LITE, JAMBA, LLAMA, MIXTRAL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_config_weights import AWQ, GPT_OSS_20B, GPTQ, INT4, QWEN_7B, tensors
-from test_public_configs import (
+from publicconfigs import (
     DBRX,
     DECILM_7B,
     ERNIE_21B,
@@ -27,6 +26,7 @@ from test_public_configs import (
     NEMOTRON_H_8B,
     RECURRENT_GEMMA_2B,
 )
+from test_config_weights import AWQ, GPT_OSS_20B, GPTQ, INT4, QWEN_7B, tensors
 
 from essim.errors import InputError
 from essim.model.hf import read_config

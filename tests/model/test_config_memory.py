@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from hfconfigs import LLAMA, write
+from publicconfigs import LAGUNA, LFM2
 from test_config_weights import AWQ, QWEN_7B
-from test_public_configs import LAGUNA, LFM2
 
 from essim.errors import InputError, PricingError
 from essim.model.shape import PRESETS
@@ -43,7 +43,7 @@ def essim(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def lines(point: Scenario) -> dict[tuple[str, str], int]:
-    rows = derivation(point, Simulator(ROOT).profile(point.hardware))
+    rows = derivation(point, Simulator().profile(point.hardware))
     return {(str(row["place"]), str(row["what"])): int(row["bytes"] or 0) for row in rows}
 
 
@@ -53,7 +53,7 @@ def test_memory_shows_kv_where_weights_are_not_known(tmp_path: Path) -> None:
     assert found["per token", "KV"] == 12_288
     assert found["per sequence", "KV at the last token"] == 1025 * 12_288
     assert not {what for _, what in found} & {"weights", "recurrent states", "total", "free"}
-    profile = Simulator(ROOT).profile(point.hardware)
+    profile = Simulator().profile(point.hardware)
     assert largest_batches(point, profile) == {}
     said = facts(point, profile, 1000)
     assert said[0].startswith("Weights, totals and the largest batch are left out: 10 layers of")
@@ -91,7 +91,7 @@ def test_layers_of_several_sizes_have_bytes_but_no_time(tmp_path: Path) -> None:
     # 1,024 tokens of 2 x 2048 and of the widest, the dense MLP of 3 x 8192; then the logits.
     assert found["GPU", "activations"] == 1024 * (4096 + 24_576) * 2 + 100_352 * 4
     with pytest.raises(PricingError, match="layers of several sizes cannot be timed"):
-        Simulator(ROOT).rows([point])
+        Simulator().rows([point])
     with pytest.raises(InputError, match=r"layers of several sizes\. Use kind: dense"):
         scenario(tmp_path, LAGUNA, ["selector={kind: quest, budget_tokens: 512}"])
 
@@ -112,7 +112,7 @@ def test_memory_says_of_which_rank_and_the_sums(tmp_path: Path) -> None:
     assert found["16 ranks", "KV per token"] == 655_360
     for what, own in (("weights", "weights"), ("KV pool", "KV pool"), ("GPU total", "total")):
         assert found["16 ranks", what] == 16 * found["GPU", own]
-    profile = Simulator(ROOT).profile(point.hardware)
+    profile = Simulator().profile(point.hardware)
     rows = {str(row["what"]): str(row["formula"]) for row in derivation(point, profile)}
     assert rows["KV"].endswith("of one of 16 ranks")
     assert rows["KV per token"] == "16 x 40,960; each head once: 327,680"

@@ -160,7 +160,7 @@ def test_layers_have_the_mlp_they_list() -> None:
 @pytest.mark.parametrize("family", [WINDOWS, LATENTS, EXPERTS, LATENTS | EXPERTS])
 def test_both_engines_simulate_every_family(scenario_file, family: dict) -> None:
     point = scenario(scenario_file(), **family)
-    rows = [Simulator(ROOT, engine).rows([point])[0] for engine in ("des", "maxplus")]
+    rows = [Simulator(engine=engine).rows([point])[0] for engine in ("des", "maxplus")]
     assert rows[0]["status"] == "ok"
     assert rows[0]["step_s"] == rows[1]["step_s"] > 0
 
@@ -175,7 +175,7 @@ def test_layers_without_attention_have_bytes_but_no_time(scenario_file) -> None:
     with pytest.raises(
         InputError, match=r"model.mixers: layer 0 is 'recurrent': without attention"
     ):
-        Simulator(ROOT).rows([point])
+        Simulator().rows([point])
 
 
 def test_ranks_have_bytes_but_no_time(scenario_file) -> None:
@@ -184,7 +184,7 @@ def test_ranks_have_bytes_but_no_time(scenario_file) -> None:
     assert need.kv_bytes == (40960 + 15) * 32768
     assert need.weight_bytes < memory(scenario(scenario_file()), PROFILE).weight_bytes / 3.9
     with pytest.raises(InputError, match=r"model.tp: a step on 4 ranks cannot be timed"):
-        Simulator(ROOT).rows([point])
+        Simulator().rows([point])
 
 
 def test_the_host_serves_the_routers_of_all_ranks(scenario_file) -> None:
@@ -239,7 +239,7 @@ def test_without_an_fp8_peak_fp8_runs_at_that_of_bf16() -> None:
 def test_fp8_weights_halve_the_window_of_mid(scenario_file) -> None:
     """From o_proj to the next layer's attention little runs but GEMMs."""
     windows, sources = {}, {}
-    simulator = Simulator(ROOT)
+    simulator = Simulator()
     for dtype in ("bf16", "fp8"):
         file = scenario_file(("llama-3.1-8b", f"{{preset: llama-3.1-8b, weight_dtype: {dtype}}}"))
         run = simulator.decode(load_scenario(file)[0])
@@ -257,7 +257,7 @@ def test_fp8_weights_halve_the_window_of_mid(scenario_file) -> None:
 
 def test_tied_embeddings_save_bytes_but_no_time(scenario_file) -> None:
     rows = [
-        Simulator(ROOT).rows([scenario(scenario_file(), tied_embeddings=tied)])[0]
+        Simulator().rows([scenario(scenario_file(), tied_embeddings=tied)])[0]
         for tied in (True, False)
     ]
     assert rows[0]["step_s"] == rows[1]["step_s"]

@@ -90,7 +90,7 @@ def test_one_user_whose_prompt_is_one_chunk_is_a_run(routing: str) -> None:
         limits = Limits(Pool(4, 1 << 40, kept=kept), max_batch=4, token_budget=1 << 20)
         load = Load([Request(0, 40960, 300)] * 2, users=1)
         record = jump.simulate(load, Fleet(limits), found).records[1]
-        simulator = Simulator(ROOT)
+        simulator = Simulator()
         (row,) = simulator.rows([point.with_routing(routing)])
         prefill_s = (record.first_ps - record.arrival_ps) / 1e12
         decode_s = (record.finish_ps - record.first_ps) / 1e12

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_cli import essim
+from command import essim
 
 from essim.results.tables import FIGURE2_COLUMNS
 from essim.simulate.figure2 import figure2

@@ -16,7 +16,7 @@ MAIN = "routing: [gpu-target, gpu-target-fused, cpu-target, cpu-in, cpu-mid, gpu
 
 def simulate(file, *overrides: str, **options) -> list[dict]:
     _, points = load_scenario(file, overrides)
-    return Simulator(file.parent, **options).rows(points)
+    return Simulator(**options).rows(points)
 
 
 def test_rates_follow_from_times(scenario_file) -> None:

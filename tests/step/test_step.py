@@ -156,7 +156,7 @@ def test_a_layer_has_about_fifteen_ops() -> None:
 @pytest.mark.parametrize("file", SCENARIOS, ids=lambda f: f.stem)
 def test_the_engines_agree_on_every_point_of_every_shipped_scenario(file) -> None:
     _, points = load_scenario(file)
-    simulator = Simulator(file.parent)
+    simulator = Simulator()
     seen = set()
     for point in points:
         key = repr(point.model_copy(update={"workload": point.workload.batch}))

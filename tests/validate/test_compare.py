@@ -149,7 +149,7 @@ def test_a_sweep_says_the_settings_that_a_run_is_compared_by(tmp_path: Path) -> 
     mix = f"routing.mix=[{', '.join(['in'] * 31)}]"
     _, points = load_scenario(ROOT / "scenarios" / "validate-h200.yaml", (*one, mix))
     file = tmp_path / "p.csv"
-    file.write_bytes(result_files(Simulator(ROOT).rows(points), file, {})[file])
+    file.write_bytes(result_files(Simulator().rows(points), file, {})[file])
     dense, routed, _ = read_predicted(file)
     keys = ("mix", "weight_dtype", "kv_dtype", "summary_dtype", "kv_block_tokens")
     assert [routed[key] for key in keys] == ["31 in", "bf16", "bf16", "fp8", 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -15,30 +16,39 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Chosen(Selector):
-    """Attends to the first tokens, the last ones, and the best units between them.
+    """Attends to what all query heads of a KV head choose together, step by step.
 
-    All query heads of a KV head share what is chosen. Layer 0 is dense: it has no earlier layer
-    for an anchor.
+    Layer 0 is dense: it has no earlier layer for an anchor.
     """
 
     query_conditioned: ClassVar[bool] = True
 
     kind: Any
-    sink_tokens: Some = 0
-    local_tokens: Some = 0
     dense_layer_count: Annotated[int, Field(ge=1)] = 1
 
     def dense_layers(self) -> int:
         """Return `dense_layer_count`."""
         return self.dense_layer_count
 
+    def read_tokens(self, model: ModelShape, context: Tokens) -> Values:
+        """Return what is attended to."""
+        return np.asarray(self.attended_tokens(context), dtype=np.float64)
+
+
+class ChosenUnits(Chosen, ABC):
+    """Attends to the first tokens, the last ones, and a number of units between them."""
+
+    kind: Any
+    sink_tokens: Some = 0
+    local_tokens: Some = 0
+
     def unit_tokens(self) -> int:
         """Return tokens of a unit that is chosen or not."""
         return 1
 
+    @abstractmethod
     def units(self) -> int:
         """Return how many units are chosen."""
-        raise NotImplementedError
 
     def selected_tokens(self, context: Tokens) -> Tokens:
         """Return the tokens of the chosen units, and no more than there are."""
@@ -49,17 +59,13 @@ class Chosen(Selector):
         always = self.sink_tokens + self.local_tokens
         return np.minimum(context, self.units() * self.unit_tokens() + always)
 
-    def read_tokens(self, model: ModelShape, context: Tokens) -> Values:
-        """Return what is attended to."""
-        return np.asarray(self.attended_tokens(context), dtype=np.float64)
-
     def index_bytes(self, model: ModelShape, context: Tokens) -> Tokens:
         """Return an index of 4 bytes for each chosen unit of each KV head."""
         there = -(-context // self.unit_tokens())
         return 4 * model.kv_heads * np.minimum(there, self.units())
 
 
-class ChosenTokens(Chosen):
+class ChosenTokens(ChosenUnits):
     """Chooses single tokens."""
 
     granularity: ClassVar[str] = "token"
@@ -76,7 +82,7 @@ class ChosenTokens(Chosen):
         return Phase("top", launches=3, alone_items=np.minimum(context, self.top_tokens) * 1.0)
 
 
-class ChosenBlocks(Chosen):
+class ChosenBlocks(ChosenUnits):
     """Chooses blocks of tokens."""
 
     granularity: ClassVar[str] = "block"

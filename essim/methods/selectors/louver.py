@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from essim.methods.selectors.base import Phase, RouteWork, Tokens, Values, share_of
-from essim.methods.selectors.chosen import Chosen, Share
+from essim.methods.selectors.chosen import Chosen, Share, Some
 from essim.model.shape import Count, ModelShape
 
 
@@ -27,7 +27,7 @@ class Louver(Chosen):
     live_frac: Share = 0.175
     branching: Count = 4
     assign_bytes: Count = 8
-    local_tokens: int = 256
+    local_tokens: Some = 256
 
     def assumes(self) -> str:
         """Return the share of tokens that pass."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -33,18 +32,17 @@ class ClosedForm:
 
     Parameters
     ----------
-    folder, strict, seed
+    strict, seed
         As of `Simulator`.
     """
 
-    folder: Path = Path()
     strict: bool = False
     seed: int = 0
     _times: OrderedDict[str, Times] = field(default_factory=OrderedDict)
     _prefills: Prefills = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._simulator = Simulator(self.folder, strict=self.strict, seed=self.seed)
+        self._simulator = Simulator(strict=self.strict, seed=self.seed)
         self.profile = self._simulator.profile
 
     def columns(self, block: Block) -> Columns:

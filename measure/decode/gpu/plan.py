@@ -86,6 +86,7 @@ def make_plan(modes: Sequence[str] | None, quick: bool, steps: int | None) -> Pl
         trace_step=runs.trace_step,
         group=_group,
         host=lambda: runs.host,
+        release=runs.release,
     )
 
 
@@ -157,7 +158,7 @@ class GroupRuns:
         if self._mailbox is not None:
             self._probe()
             self._mailbox.router.close()
-        self._runs, self._caches, self._mailbox = {}, {}, None
+        self._of, self._runs, self._caches, self._mailbox = None, {}, {}, None
         gc.collect()
         torch.cuda.empty_cache()
 

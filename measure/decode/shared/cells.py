@@ -72,6 +72,8 @@ class Plan:
         up takes longer than measuring. By default all cells are one group.
     host
         Returns the state of the host so far, a row a look; ``host.csv`` beside the cells keeps it.
+    release
+        Frees what the last group holds, after a last look at the host.
     """
 
     cells: tuple[Cell, ...]
@@ -83,6 +85,7 @@ class Plan:
     trace_step: Callable[[Cell], dict[str, Any]]
     group: Callable[[Cell], object] = lambda cell: None
     host: Callable[[], Sequence[Mapping[str, float]]] = list
+    release: Callable[[], None] = lambda: None
 
 
 def grid(
@@ -123,19 +126,24 @@ def run(plan: Plan, out_csv: Path, on_progress: Callable[[Progress], None]) -> N
     cells = {tuple(_axes(cell, 0).values())[:-1]: cell for cell in plan.cells}
     written = 0
 
-    def keep_host(progress: Progress) -> None:
+    def keep_host() -> None:
         nonlocal written
         looks = plan.host()
         _append(out_csv.with_name("host.csv"), looks[written:])
         written = len(looks)
+
+    def tell(progress: Progress) -> None:
+        keep_host()
         on_progress(progress)
 
     fill(
         ResultTable(out_csv, AXES, plan.source_hash),
         specs,
         lambda spec: _measure(spec, cells[tuple(spec.axes.values())[:-1]], plan),
-        keep_host,
+        tell,
     )
+    plan.release()
+    keep_host()
 
 
 def _append(file: Path, rows: Sequence[Mapping[str, float]]) -> None:
